@@ -1,0 +1,102 @@
+"""Every error that banyankv raises.
+
+One base class, so that an embedder can catch all of them. A handler that raises a `BanyanError`
+*refuses*: it checked first, changed nothing, and the error is its answer. Any other exception out of
+a handler is a crash of that actor and reaches its asker boxed as `ActorCrashed`.
+"""
+
+from __future__ import annotations
+
+
+class BanyanError(Exception):
+    """Base class of all errors that banyankv raises on purpose."""
+
+
+# -- what a cache answers ---------------------------------------------------------------------------
+
+
+class ConfigError(BanyanError):
+    """A specification, option or argument cannot be used; the message says what to change."""
+
+
+class Closed(BanyanError):
+    """The cache (or actor system) is closed; `cause` is the error that closed it, if one did."""
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class NoCapacity(BanyanError):
+    """A pool cannot give the pages that were asked for, now or within the deadline.
+
+    `pool` names the component, `needed` and `free` count pages, `locked` counts the pages that
+    live leases hold and eviction therefore may not take.
+    """
+
+    def __init__(self, pool: str, needed: int, free: int, locked: int) -> None:
+        super().__init__(
+            f"pool {pool!r}: {needed} pages needed, {free} free, {locked} held by live leases; "
+            f"release or shorten requests, or give the pool more pages"
+        )
+        self.pool = pool
+        self.needed = needed
+        self.free = free
+        self.locked = locked
+
+
+class DeadlineExceeded(BanyanError):
+    """The deadline passed before the answer was there; what had been taken was given back."""
+
+
+class StaleLease(BanyanError):
+    """The lease was released (or belongs to another cache) and cannot be used any more."""
+
+
+class NamespaceMismatch(BanyanError):
+    """Keys, objects or leases of different namespaces or models were put together."""
+
+
+class TierUnavailable(BanyanError):
+    """A tier or store failed or its breaker is open; the cache serves on without it."""
+
+
+class IntegrityError(BanyanError):
+    """Bytes do not match their checksum, header or fingerprint, or an invariant is broken."""
+
+
+# -- what the actor kernel answers ------------------------------------------------------------------
+
+
+class WouldWait(BanyanError):
+    """The call cannot be answered in the caller's stack now; `ask` would wait."""
+
+
+class Reentry(BanyanError):
+    """An actor was called while it is handling a message of the same call chain.
+
+    The message names the cycle, e.g. `/cache -> /cache/tree -> /cache`.
+    """
+
+
+class MailboxFull(BanyanError):
+    """The mailbox is at its bound and its policy is to refuse."""
+
+
+class ActorStopped(BanyanError):
+    """The actor has stopped for good, or was never started."""
+
+
+class ActorCrashed(BanyanError):
+    """A handler raised an unexpected error: the actor's path, the error and its traceback.
+
+    `path` is the path of the actor that crashed first, `cause_type` the qualified name of the
+    original exception and `traceback` its formatted traceback; `__cause__` is the exception itself
+    where it was raised in this process.
+    """
+
+    def __init__(self, path: str, cause_type: str, message: str, traceback: str) -> None:
+        super().__init__(f"{path} crashed: {cause_type}: {message}")
+        self.path = path
+        self.cause_type = cause_type
+        self.traceback = traceback
