@@ -1,0 +1,1 @@
+"""banyankv: an embeddable prefix cache for hybrid language models."""

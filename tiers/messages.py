@@ -1,0 +1,107 @@
+"""What the tier actors hear and answer.
+
+Page lists are packed little-endian int32 `bytes`, four bytes a page id. `component` is the name that
+the model's specification gives. An *operation* id (`op`, from 1) names one transfer between tiers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PageList = bytes
+"""Page ids, packed little-endian int32."""
+
+
+class Allocate(msgspec.Struct, frozen=True, gc=False):
+    """Ask for pages of several pools at once: all of them or none. `want` is (component, pages)."""
+
+    want: tuple[tuple[str, int], ...]
+
+
+class Allocated(msgspec.Struct, frozen=True, gc=False):
+    """The pages of an `Allocate`, in its order; the asker owns them now."""
+
+    pages: tuple[PageList, ...]
+
+
+class Short(msgspec.Struct, frozen=True, gc=False):
+    """No pool was changed: `lacking` is (component, needed, free) for each pool that is short."""
+
+    lacking: tuple[tuple[str, int, int], ...]
+
+
+class Free(msgspec.Struct, frozen=True, gc=False):
+    """Give pages back: `items` is (component, pages, op).
+
+    With `op` > 0 the pages are read or written by that operation and stay in quarantine until its
+    `Over`; with 0 they are free at once. `fence` > 0 names a device event (see `copy.py`): no new
+    owner gets the pages before it has passed.
+    """
+
+    items: tuple[tuple[str, PageList, int], ...]
+    fence: int = 0
+
+
+class Over(msgspec.Struct, frozen=True, gc=False):
+    """Operation `op` no longer touches any page: free what its quarantine holds on this tier.
+
+    Answered by the number of pages freed, as ((component, pages), ...).
+    """
+
+    op: int
+
+
+class CopyState(msgspec.Struct, frozen=True, gc=False):
+    """Copy whole pages within one L1 pool, `source[i]` to `target[i]`, in the order of `stream`.
+
+    `stream` is an opaque stream handle (0 = the device's current stream); on a device the copy is
+    enqueued and the step does not wait, so that later work on that stream sees the copy.
+    """
+
+    component: str
+    source: PageList
+    target: PageList
+    stream: int = 0
+
+
+class PoolUsage(msgspec.Struct, frozen=True, gc=False):
+    """One pool: pages in all, free now, and in quarantine; the rest has an owner."""
+
+    component: str
+    capacity: int
+    free: int
+    quarantined: int
+    page_bytes: int
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Ask for `tuple[PoolUsage, ...]`, one a pool, in the model's order."""
+
+
+class FreePages(msgspec.Struct, frozen=True, gc=False):
+    """Ask for (free, quarantined) page lists of one pool: for `check()`, never on a hot path."""
+
+    component: str
+
+
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """One part of a transfer: pages of `component` from one tier's pool to the other's, pairwise."""
+
+    component: str
+    source: PageList
+    target: PageList
+
+
+class StoreItem(msgspec.Struct, frozen=True, gc=False):
+    """One L3 object: `key`, and which L2 pages its body is read from or written to, in order.
+
+    The object's body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot:
+    start == end == its boundary). `pages` may be None inside an object where L2 has no payload for
+    the head of the chunk: then `start` is later than the chunk's first token.
+    """
+
+    component: str
+    chain: bytes
+    start: int
+    end: int
+    pages: PageList
