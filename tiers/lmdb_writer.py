@@ -1,0 +1,234 @@
+"""The one thread that writes an LMDB store: group commits, the bound in bytes, a sync at times."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import lmdb
+import trio
+
+from .recency import ENTRY_BYTES, Recency, pack_changes
+
+_GROUP_BYTES = 64 << 20
+_PIECE_BYTES = ENTRY_BYTES << 15
+_SYNC_SECONDS = 30.0
+_ROOM_TRIES = 8
+
+
+class Job:
+    """Objects to put or keys to delete, as one asker gave them; all of it in one transaction.
+
+    After `done`, `results` has an answer for each, or `error` says why there is none. Set
+    `withdrawn` when nobody waits any more: it is then not begun.
+    """
+
+    __slots__ = ("_token", "cost", "deletes", "done", "error", "puts", "results", "withdrawn")
+
+    def __init__(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Sequence[bytes] = (),
+        cost: int = 0,
+    ) -> None:
+        self.puts = puts
+        self.deletes = deletes
+        self.cost = cost
+        self.results: list[bool] = []
+        self.error: Exception | None = None
+        self.withdrawn = False
+        self.done = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def finish(self) -> None:
+        """Wake the asker, from the writer's thread."""
+        # an asker whose event loop is over has no interest left
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.done.set)
+
+
+class Writer:
+    """Writes `objects` and `records` of `env` in a thread of its own, from `start` to `stop`.
+
+    Keeps `recency` in step with what is committed, under `lock`. `logged` is the number of bytes in
+    `records`; `evicted` counts objects.
+    """
+
+    def __init__(
+        self,
+        env: lmdb.Environment,
+        databases: tuple[lmdb._Database, lmdb._Database],
+        recency: Recency,
+        lock: threading.Lock,
+        max_bytes: int,
+    ) -> None:
+        self._env = env
+        self._objects, self._records = databases
+        self._recency = recency
+        self._lock = lock
+        self._max_bytes = max_bytes
+        self.group_cost = min(_GROUP_BYTES, max_bytes // 4)
+        self.logged = 0
+        self.evicted = 0
+        self._jobs: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._synced = time.monotonic()
+        self._dirty = False
+        self._sync_error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="banyankv-store-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin; drops what is above the bound first. Raises what LMDB raises."""
+        self._transact(())
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job, in order. Never waits: who asks bounds what it asks for."""
+        with self._wake:
+            self._jobs.append(job)
+            self._wake.notify()
+
+    def stop(self) -> Exception | None:
+        """Write what is queued, sync, and end the thread; the error that kept data off the disk."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+        try:
+            self._transact(())
+        except lmdb.Error as error:
+            self._sync_error = error
+        self._sync()
+        return self._sync_error
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while jobs := self._next():
+            waiting = [job for job in jobs if not job.withdrawn]
+            if waiting:
+                self._commit(waiting)
+            if self._dirty and time.monotonic() - self._synced >= _SYNC_SECONDS:
+                self._sync()
+
+    def _next(self) -> list[Job]:
+        """Wait for jobs and take as many as go into one transaction; none at the end."""
+        with self._wake:
+            while not self._jobs and not self._stopping:
+                if self._dirty and not self._wake.wait(_SYNC_SECONDS):
+                    self._sync()
+                elif not self._dirty:
+                    self._wake.wait()
+            taken: list[Job] = []
+            cost = 0
+            while self._jobs and (not taken or cost + self._jobs[0].cost <= self.group_cost):
+                cost += self._jobs[0].cost
+                taken.append(self._jobs.popleft())
+            return taken
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        try:
+            for _ in range(_ROOM_TRIES):
+                try:
+                    self._transact(jobs)
+                    break
+                except lmdb.MapFullError:
+                    # free pages there are, but not enough in one place
+                    self._make_room()
+            else:
+                for job in jobs:
+                    job.results = [False] * (len(job.puts) + len(job.deletes))
+        except Exception as error:
+            # whatever it is: the askers must not wait for ever
+            for job in jobs:
+                job.error = error
+        for job in jobs:
+            job.finish()
+
+    def _transact(self, jobs: Sequence[Job]) -> None:
+        """Do jobs, keep the bound and write a record, all in one transaction."""
+        objects = self._objects
+        changes: dict[bytes, int | None] = {}
+        results: list[list[bool]] = []
+        with self._env.begin(write=True) as txn:
+            for job in jobs:
+                answers = []
+                for key in job.deletes:
+                    there = txn.delete(key, db=objects)
+                    if there:
+                        changes.pop(key, None)
+                        changes[key] = None
+                    answers.append(there)
+                for key, data in job.puts:
+                    changes.pop(key, None)
+                    changes[key] = len(data)
+                    answers.append(txn.put(key, data, db=objects))
+                results.append(answers)
+            with self._lock:
+                growth = self._recency.change(changes)
+                victims = self._recency.victims(growth, self._max_bytes, changes)
+            self._drop(txn, victims, changes)
+            logged = self._record(txn, changes)
+        with self._lock:
+            self._recency.apply(changes)
+        self.logged = logged
+        self.evicted += len(victims)
+        self._dirty = self._dirty or bool(changes)
+        for job, answers in zip(jobs, results, strict=True):
+            job.results = answers
+
+    def _make_room(self) -> None:
+        """Drop old objects beyond need, twice: pages freed now serve from the next but one."""
+        for _ in range(2):
+            changes: dict[bytes, int | None] = {}
+            with self._env.begin(write=True) as txn:
+                with self._lock:
+                    victims = self._recency.victims(
+                        self._max_bytes // 32, self._recency.total, changes
+                    )
+                self._drop(txn, victims, changes)
+                logged = self._record(txn, changes)
+            with self._lock:
+                self._recency.apply(changes)
+            self.logged = logged
+            self.evicted += len(victims)
+
+    def _drop(
+        self, txn: lmdb.Transaction, victims: Sequence[bytes], changes: dict[bytes, int | None]
+    ) -> None:
+        for key in victims:
+            txn.delete(key, db=self._objects)
+            changes[key] = None
+
+    def _record(self, txn: lmdb.Transaction, changes: dict[bytes, int | None]) -> int:
+        """Write the uses since the last time and `changes`; say how long all records are now."""
+        logged = self.logged
+        with self._lock:
+            snapshot = self._recency.snapshot() if self._recency.wants_snapshot(logged) else b""
+            uses = self._recency.take_uses()
+        if snapshot:
+            txn.drop(self._records, delete=False)
+            logged = 0
+        # pieces, so that a long record needs no long run of free pages
+        for record in (snapshot, uses + pack_changes(changes)):
+            for offset in range(0, len(record), _PIECE_BYTES):
+                self._append(txn, record[offset : offset + _PIECE_BYTES])
+            logged += len(record)
+        return logged
+
+    def _append(self, txn: lmdb.Transaction, record: bytes) -> None:
+        with txn.cursor(db=self._records) as cursor:
+            last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+            cursor.put((last + 1).to_bytes(8, "big"), record, append=True)
+
+    def _sync(self) -> None:
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            self._sync_error = error
+        self._synced = time.monotonic()
+        self._dirty = False
