@@ -1,0 +1,116 @@
+"""Page bookkeeping of one pool: which ids are free, and how many have an owner.
+
+Two kinds of pool answer to `PagePool`: one of a fixed number of pages (here, L1) and one that grows
+and shrinks by slabs of a shared arena (`slabs.py`, L2). Neither copies, waits or knows of operations:
+quarantine is the tier's business (`tier.py`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+from ..errors import ConfigError, IntegrityError
+from .messages import PageList
+
+INT32 = 4
+
+
+class PagePool(Protocol):
+    """The pages of one component on one tier. A page is free, owned or quarantined.
+
+    `owned` and `quarantined` are counts; the tier moves pages between them, in this order:
+    `take` (free to owned), `disown` (owned to the caller's hands), then `put` (to free), perhaps after
+    a time in quarantine, which the tier counts in `quarantined`.
+    """
+
+    component: str
+    page_bytes: int
+    owned: int
+    quarantined: int
+
+    def available(self) -> int:
+        """Count the pages that `take` could give now."""
+
+    def take(self, count: int) -> PageList | None:
+        """Give `count` pages to an owner; None, and nothing changed, when there are too few.
+
+        Raises `ConfigError` for a negative count.
+        """
+
+    def disown(self, pages: PageList) -> int:
+        """Take pages from their owner and return how many; they are not free yet.
+
+        Raises `IntegrityError`, with nothing changed, when they cannot all have an owner: what
+        counts can tell, no more. Duplicates and pages of other pools show in `free_pages`.
+        """
+
+    def put(self, pages: PageList) -> None:
+        """Make disowned pages free."""
+
+    def free_pages(self) -> PageList:
+        """List the free pages that belong to this pool now, in no order: for `check()`."""
+
+
+class FixedPool:
+    """A `PagePool` of the ids 0 to capacity - 1.
+
+    The free list is a stack of ids: what was freed last is taken first and in the order in which it
+    was freed, so that runs of consecutive ids stay together and their bytes are warm.
+    """
+
+    __slots__ = ("_free", "capacity", "component", "owned", "page_bytes", "quarantined")
+
+    def __init__(self, component: str, capacity: int, page_bytes: int) -> None:
+        self.component = component
+        self.capacity = capacity
+        self.page_bytes = page_bytes
+        self.owned = 0
+        self.quarantined = 0
+        self._free = array("i", range(capacity))
+
+    def available(self) -> int:
+        """See `PagePool`."""
+        return len(self._free)
+
+    def take(self, count: int) -> PageList | None:
+        """See `PagePool`: O(count)."""
+        free = self._free
+        left = len(free) - count
+        if left < 0:
+            return None
+        if count < 0:
+            raise negative(self.component, count)
+        pages = free[left:].tobytes()
+        del free[left:]
+        self.owned += count
+        return pages
+
+    def disown(self, pages: PageList) -> int:
+        """See `PagePool`: O(1)."""
+        size = len(pages)
+        count = size // INT32
+        if size % INT32 or count > self.owned:
+            raise not_owned(self.component, pages, self.owned)
+        self.owned -= count
+        return count
+
+    def put(self, pages: PageList) -> None:
+        """See `PagePool`: O(pages)."""
+        self._free.frombytes(pages)
+
+    def free_pages(self) -> PageList:
+        """See `PagePool`."""
+        return self._free.tobytes()
+
+
+def negative(component: str, count: int) -> ConfigError:
+    """Say that somebody asked for fewer than no pages."""
+    return ConfigError(f"pool {component!r}: asked for {count} pages")
+
+
+def not_owned(component: str, pages: PageList, owned: int) -> IntegrityError:
+    """Say that pages were freed that have no owner in this pool."""
+    return IntegrityError(
+        f"pool {component!r}: {len(pages)} bytes of page ids freed, {owned} pages have an owner"
+    )

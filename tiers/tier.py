@@ -1,0 +1,157 @@
+"""What the page tiers L1 and L2 have in common: pools, quarantine and cooling, as a leaf actor."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from ..actors import Leaf, handles
+from ..errors import ConfigError
+from .allocator import INT32, PagePool
+from .fences import Fences, NoFences
+from .messages import (
+    Allocate,
+    Allocated,
+    Free,
+    FreePages,
+    Over,
+    PageList,
+    PoolUsage,
+    Short,
+    Usage,
+)
+
+
+class _Pools(dict[str, PagePool]):
+    def __missing__(self, component: str) -> PagePool:
+        raise ConfigError(f"no pool {component!r} on this tier, only {', '.join(self)}")
+
+
+class PageTier(Leaf):
+    """Own the page ids of one tier: give them out, take them back, hold back what is in use.
+
+    A freed page goes three ways: to the free list; into the quarantine of the operation that still
+    reads or writes it, until that operation's `Over`; or, with a fence that the device has not
+    passed, to the cooling queue, which is looked at by every `Allocate`. Quarantine comes before
+    cooling. `Usage` counts cooling pages as quarantined.
+
+    The order of `Free` and `Over` is the sender's duty: a page freed for an operation that is
+    already over stays in quarantine for ever.
+    """
+
+    def __init__(self, pools: Iterable[PagePool], fences: Fences | None = None) -> None:
+        super().__init__()
+        self._pools = _Pools((pool.component, pool) for pool in pools)
+        self._fences = NoFences() if fences is None else fences
+        self._held: dict[int, list[tuple[PagePool, PageList, int]]] = {}
+        self._cooling: deque[tuple[PagePool, PageList, int]] = deque()
+
+    @handles(Allocate)
+    def allocate(self, msg: Allocate) -> Allocated | Short:
+        """Take pages of all pools named, or of none. O(pages)."""
+        if self._cooling:
+            self._free_cooled()
+        pools = self._pools
+        taken: list[PageList] = []
+        try:
+            for component, count in msg.want:
+                pages = pools[component].take(count)
+                if pages is None:
+                    self._undo(msg, taken)
+                    return self._short(msg)
+                taken.append(pages)
+        except ConfigError:
+            self._undo(msg, taken)
+            raise
+        return Allocated(tuple(taken))
+
+    @handles(Free)
+    def free(self, msg: Free) -> None:
+        """Take pages back; raises `IntegrityError`, nothing changed, for pages without an owner."""
+        pools = self._pools
+        items = msg.items
+        done = 0
+        try:
+            for component, pages, _ in items:
+                pools[component].disown(pages)
+                done += 1
+        except Exception:
+            for component, pages, _ in items[:done]:
+                pools[component].owned += len(pages) // INT32
+            raise
+        fence = msg.fence
+        for component, pages, op in items:
+            if op:
+                pool = pools[component]
+                pool.quarantined += len(pages) // INT32
+                self._held.setdefault(op, []).append((pool, pages, fence))
+            elif fence and not self._fences.passed(fence):
+                self._cool(pools[component], pages, fence)
+            else:
+                pools[component].put(pages)
+
+    @handles(Over)
+    def over(self, msg: Over) -> tuple[tuple[str, int], ...]:
+        """Free what the operation's quarantine holds; pages that must cool are not counted."""
+        held = self._held.pop(msg.op, None)
+        if held is None:
+            return ()
+        freed: dict[str, int] = {}
+        for pool, pages, fence in held:
+            count = len(pages) // INT32
+            pool.quarantined -= count
+            if fence and not self._fences.passed(fence):
+                self._cool(pool, pages, fence)
+            else:
+                pool.put(pages)
+                freed[pool.component] = freed.get(pool.component, 0) + count
+        return tuple(freed.items())
+
+    @handles(Usage)
+    def usage(self, msg: Usage) -> tuple[PoolUsage, ...]:
+        """Count the pages of each pool, in the model's order."""
+        if self._cooling:
+            self._free_cooled()
+        return tuple(_usage(pool) for pool in self._pools.values())
+
+    @handles(FreePages)
+    def free_pages(self, msg: FreePages) -> tuple[PageList, PageList]:
+        """List the free and the quarantined pages of one pool."""
+        pool = self._pools[msg.component]
+        held = [pages for items in self._held.values() for p, pages, _ in items if p is pool]
+        held += [pages for p, pages, _ in self._cooling if p is pool]
+        return pool.free_pages(), b"".join(held)
+
+    def _cool(self, pool: PagePool, pages: PageList, fence: int) -> None:
+        pool.quarantined += len(pages) // INT32
+        self._cooling.append((pool, pages, fence))
+
+    def _free_cooled(self) -> None:
+        """Free from the head of the queue: a fence that has not passed keeps those behind it."""
+        cooling = self._cooling
+        while cooling and self._fences.passed(cooling[0][2]):
+            pool, pages, _ = cooling.popleft()
+            pool.quarantined -= len(pages) // INT32
+            pool.put(pages)
+
+    def _undo(self, msg: Allocate, taken: list[PageList]) -> None:
+        """Give back in reverse order, which leaves every free list as it was."""
+        for (component, _), pages in zip(reversed(msg.want[: len(taken)]), reversed(taken)):
+            pool = self._pools[component]
+            pool.disown(pages)
+            pool.put(pages)
+
+    def _short(self, msg: Allocate) -> Short:
+        """Say which pools lack pages; each alone may suffice where they share floating slabs."""
+        needed: dict[str, int] = {}
+        for component, count in msg.want:
+            needed[component] = needed.get(component, 0) + count
+        counts = [(name, count, self._pools[name].available()) for name, count in needed.items()]
+        lacking = tuple(count for count in counts if count[1] > count[2])
+        return Short(lacking or tuple(counts))
+
+
+def _usage(pool: PagePool) -> PoolUsage:
+    free = pool.available()
+    capacity = free + pool.owned + pool.quarantined
+    return PoolUsage(pool.component, capacity, free, pool.quarantined, pool.page_bytes)
