@@ -1,0 +1,85 @@
+"""The one object that a cache holds to be observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider, get_tracer
+
+from ..actors.observer import Fact, Hop
+from .hops import HopTotal, HopTotals
+from .logs import get_logger, log_request
+from .metrics import metrics_of
+from .readings import ReadStats
+from .request import Outcome, RequestTrace, begin_request
+from .spans import SpanObserver
+
+
+class Telemetry:
+    """Spans, metrics and log lines of one cache; an `Observer` for its actors.
+
+    Uses the providers given, or by default the host's global ones, also where the host sets them
+    only later. With neither provider nor enabled log level a request costs about a microsecond.
+    `hops=True` adds up every message that every actor handles; it is dear, so it is off by default.
+
+    Attributes:
+        hops: whether hops are wanted.
+        logger: a structlog logger whose events carry trace ids.
+    """
+
+    def __init__(
+        self,
+        *,
+        hops: bool = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self.hops = hops
+        self.logger = get_logger()
+        # The global tracer is a proxy that finds the host's provider once there is one.
+        self._tracer = (
+            get_tracer("banyankv")
+            if tracer_provider is None
+            else tracer_provider.get_tracer("banyankv")
+        )
+        self._spans = SpanObserver(self._tracer)
+        self._metrics = metrics_of(meter_provider)
+        self._hop_totals = HopTotals()
+
+    def begin(self, session: str | None, tokens: int) -> RequestTrace | None:
+        """Begin a request of `tokens` prompt tokens; None when it is not traced.
+
+        The caller's current span becomes the parent. Whoever gets a `RequestTrace` passes it to
+        `finish`, and its `trace` to every message and fact that it causes; None means no trace.
+        """
+        return begin_request(self._tracer, session, tokens)
+
+    def finish(self, request: RequestTrace | None, outcome: Outcome) -> None:
+        """End a request, traced or not: its root span, its duration, its line in the log."""
+        self._metrics.record_acquire(outcome.acquire_ns)
+        if request is None:
+            log_request(outcome, None)
+        else:
+            request.finish(outcome)
+            log_request(outcome, request.trace)
+
+    def fact(self, fact: Fact) -> None:
+        """Take one fact: a span if it carries a trace, nothing otherwise."""
+        self._spans.fact(fact)
+
+    def hop(self, hop: Hop) -> None:
+        """Take one hop; actors call it only while `hops` is true."""
+        self._hop_totals.add(hop)
+
+    def hop_totals(self) -> Mapping[tuple[str, str], HopTotal]:
+        """Look at the totals by (receiver path, message name); empty unless `hops` is true."""
+        return self._hop_totals.view()
+
+    def register_metrics(self, read: ReadStats) -> Callable[[], None]:
+        """Export what `read` reads until the function answered here is called, at close.
+
+        `read` runs on the exporter's thread. Raises `ConfigError` for readings that are not in the
+        catalogue.
+        """
+        return self._metrics.register(read)
