@@ -44,7 +44,7 @@ class RequestTrace:
         self.trace = Trace(
             trace_id=format(context.trace_id, "032x"),
             span_id=context.span_id,
-            flags=context.trace_flags,
+            flags=int(context.trace_flags),  # TraceFlags cannot be journalled
         )
 
     def finish(self, outcome: Outcome) -> None:
