@@ -59,7 +59,7 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     means that a process has the store open, or had and did not close it. `bad` lists the first
     `bad_objects` that are not intact, at most 100 of them. `oldest` and `newest` are when intact
     objects were written, seconds since 1970 (0 where there is none). `bytes` are those of intact
-    objects, `file_bytes` those of the data file, `missing_bytes` by how much that file is too short.
+    objects, `file_bytes` those of the data file, which is too short by `missing_bytes`.
     """
 
     path: str
@@ -169,32 +169,20 @@ class _Tally:
 
 
 def _walk(path: Path) -> StoreReport:
-    """Read everything, in this process, which it may kill. Raises `ConfigError`, `lmdb.Error`."""
+    """Read and verify everything, in this process, which may be killed by it. Raises `ConfigError`."""
     data = path / DATA
     missing = missing_bytes(data)
     tally = _Tally()
     problem = ""
-    env = lmdb.open(str(path), readonly=True, create=False, max_dbs=2, readahead=False)
     try:
-        with env.begin() as txn:
-            if txn.get(FORMAT_KEY) != FORMAT:
-                raise ConfigError(f"{data} is no banyankv store of format {FORMAT.decode()}")
-        objects = env.open_db(OBJECTS, create=False)
-        records = env.open_db(RECORDS, create=False)
-        after = b""
-        while after is not None:
-            after = _slice(env, objects, after, tally)
-        with env.begin(buffers=True) as txn:
-            for _, record in txn.cursor(db=records):
-                bytes(record)
-        if missing:
-            # a compact copy follows the list of free pages too, which a writer would
-            with open(os.devnull, "wb") as nowhere:
-                env.copyfd(nowhere.fileno(), compact=True)
+        with lmdb.open(str(path), readonly=True, create=False, max_dbs=2, readahead=False) as env:
+            _read(env, path, tally)
+            if missing:
+                # a compact copy follows the list of free pages too, which a writer would
+                with open(os.devnull, "wb") as nowhere:
+                    env.copyfd(nowhere.fileno(), compact=True)
     except lmdb.Error as error:
         problem = f"LMDB says: {error}"
-    finally:
-        env.close()
     return StoreReport(
         path=str(path),
         readable=not problem,
@@ -210,6 +198,20 @@ def _walk(path: Path) -> StoreReport:
         oldest=tally.oldest,
         newest=tally.newest,
     )
+
+
+def _read(env: lmdb.Environment, path: Path, tally: _Tally) -> None:
+    with env.begin() as txn:
+        if txn.get(FORMAT_KEY) != FORMAT:
+            raise ConfigError(f"{path / DATA} is no banyankv store of format {FORMAT.decode()}")
+    objects = env.open_db(OBJECTS, create=False)
+    records = env.open_db(RECORDS, create=False)
+    after: bytes | None = b""
+    while after is not None:
+        after = _slice(env, objects, after, tally)
+    with env.begin() as txn:
+        for _ in txn.cursor(db=records):
+            pass  # to have read it is all
 
 
 def _slice(
@@ -236,7 +238,7 @@ def main() -> int:
     """Print the report of the folder that is named on the command line, as JSON."""
     try:
         report = _walk(Path(sys.argv[1]))
-    except (ConfigError, lmdb.Error, OSError) as error:
+    except (ConfigError, OSError) as error:
         print(error)
         return _REFUSED
     sys.stdout.buffer.write(msgspec.json.encode(report))
