@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 PROGRAM = """
+import os, sys
 import trio
 from banyankv.actors.observer import Fact
 from banyankv.telemetry import Outcome, Reading, Telemetry, configure_telemetry
@@ -37,6 +38,8 @@ async def main():
     await configured.shutdown()
 
 trio.run(main)
+sys.stdout.flush()
+os._exit(0)  # without the SDK's own flush at exit
 """
 
 TWICE = """

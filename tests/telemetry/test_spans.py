@@ -9,7 +9,9 @@ import pytest
 from banyankv.actors.observer import Fact, Trace
 from banyankv.spec import Tier
 from banyankv.telemetry import spans
+from opentelemetry import baggage, context
 from opentelemetry import trace as otel
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
 
 ROOT = Trace(trace_id="0af7651916cd43dd8448eb211c80319c", span_id=0xB7AD6B7169203331)
@@ -118,6 +120,22 @@ def test_the_context_survives_the_journal(sampled):
     [copy] = sampled.spans()
     assert copy.parent.span_id == request.trace.span_id
     assert format(copy.context.trace_id, "032x") == request.trace.trace_id
+
+
+def test_no_baggage_of_another_request_reaches_the_hosts_processors(sampled):
+    seen: list[object] = []
+
+    class Peek(SpanProcessor):
+        def on_start(self, span, parent_context=None):
+            seen.append(baggage.get_baggage("user", parent_context))
+
+    sampled.provider.add_span_processor(Peek())
+    token = context.attach(baggage.set_baggage("user", "somebody else"))
+    try:
+        sampled.telemetry.fact(CopyDone(started=1, ended=2, trace=ROOT))
+    finally:
+        context.detach(token)
+    assert seen == [None]
 
 
 @pytest.fixture
