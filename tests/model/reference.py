@@ -1,0 +1,193 @@
+"""The referee: which prefix may be reused, restated page by page without a tree.
+
+The model is flat. A page is named by everything that identifies it, its namespace and all tokens up to
+its end; a paged payload is the presence of such a name, a snapshot is the presence of the name of its
+boundary. Nothing here knows nodes, edges or locks, except that a boundary must be a place where some
+node ends or where the walk of the query stops: `Flat.ends` lists the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from banyankv import ModelSpec, Namespace, PagedSpec, Tier
+
+L1_USABLE = frozenset({"present", "arriving"})
+"""An acquire joins an arrival on L1."""
+L2_USABLE = frozenset({"present"})
+"""An arrival on L2 is no source yet."""
+
+
+class Key(NamedTuple):
+    """One page, or one boundary: the namespace and every token up to its end."""
+
+    namespace: Namespace
+    prefix: tuple[int, ...]
+
+
+def floor(tokens: int, page: int) -> int:
+    """Round down to whole pages."""
+    return tokens // page * page
+
+
+def ceil(tokens: int, page: int) -> int:
+    """Round up to whole pages."""
+    return -(-tokens // page) * page
+
+
+class Rules:
+    """What each component of a model needs at a boundary, in the words of the design's table."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.page = model.page_size
+        self.names = tuple(c.name for c in model.components)
+        self.paged = tuple(c.name for c in model.components if isinstance(c, PagedSpec))
+        self.snapshots = tuple(c for c in self.names if c not in self.paged)
+        self._spec = {c.name: c for c in model.components}
+
+    def low(self, component: str, at: int) -> int:
+        """First token that a paged component must still have at position `at` (`at` itself: none)."""
+        spec = self._spec[component]
+        if spec.rule == "full":
+            return 0
+        if spec.rule == "swa":
+            return max(0, at - spec.window)
+        if spec.rule == "chunked":
+            return at - at % spec.window
+        raise AssertionError(f"the reference model has no rule {spec.rule!r}")
+
+    def pages(self, component: str, at: int) -> range:
+        """Ends of the pages that a paged component must hold for boundary `at`."""
+        low = self.low(component, at)
+        return range(floor(low, self.page) + self.page, at + 1, self.page) if low < at else range(0)
+
+    def trimmed(self, component: str, extent: int, snapshots: Iterable[int]) -> int:
+        """Where a running request's page table may begin: all that its next tokens and its
+        unpublished snapshots still need starts at or behind this page start."""
+        positions = (extent, floor(extent, self.page), *snapshots)
+        return floor(min(self.low(component, at) for at in positions), self.page)
+
+
+State = dict[tuple[str, Tier], dict[Key, str]]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """What the cache holds at one moment: per component and tier the pages (or states) and their
+    state, where nodes end, which pages exist at all, and how often each page is locked on L1."""
+
+    held: State
+    ends: frozenset[Key]
+    known: frozenset[Key]
+    locks: Mapping[tuple[str, Key], int]
+    node_of: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    """For each page: its node's (start, end) in tokens."""
+
+    def pages(self, component: str, tier: Tier) -> frozenset[Key]:
+        """Everything that is held, present or arriving."""
+        return frozenset(k for k, s in self.held[component, tier].items() if s in L1_USABLE)
+
+    def usable(self, component: str, key: Key, tiers: frozenset[Tier]) -> bool:
+        """Whether an acquire that may use `tiers` can have this page."""
+        return (Tier.L1 in tiers and self.held[component, Tier.L1].get(key) in L1_USABLE) or (
+            Tier.L2 in tiers and self.held[component, Tier.L2].get(key) in L2_USABLE
+        )
+
+    def walk_end(self, namespace: Namespace, tokens: tuple[int, ...], page: int) -> int:
+        """How far the tree knows these tokens."""
+        depth = 0
+        while depth + page <= len(tokens) and Key(namespace, tokens[: depth + page]) in self.known:
+            depth += page
+        return depth
+
+
+BOTH = frozenset({Tier.L1, Tier.L2})
+DEVICE = frozenset({Tier.L1})
+
+
+class Referee:
+    """Answers what the cache must answer, from a `Flat`."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.rules = Rules(model)
+
+    def allows(self, flat: Flat, component: str, key: Key, tiers: frozenset[Tier] = BOTH) -> bool:
+        """Whether one component could be reused up to the boundary `key`."""
+        at = len(key.prefix)
+        if at == 0:
+            return True
+        if component in self.rules.snapshots:
+            return flat.usable(component, key, tiers)
+        return all(
+            flat.usable(component, Key(key.namespace, key.prefix[:end]), tiers)
+            for end in self.rules.pages(component, at)
+        )
+
+    def candidates(
+        self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]
+    ) -> Iterator[Key]:
+        """Places where reuse may stop, deepest first: the walk's end, the nodes' ends, the root."""
+        page = self.rules.page
+        query = tokens[: floor(len(tokens) - 1, page)]
+        deepest = flat.walk_end(namespace, query, page)
+        for at in range(deepest, 0, -page):
+            key = Key(namespace, query[:at])
+            if at == deepest or key in flat.ends:
+                yield key
+        yield Key(namespace, ())
+
+    def boundary(
+        self,
+        flat: Flat,
+        namespace: Namespace,
+        tokens: tuple[int, ...],
+        tiers: frozenset[Tier] = BOTH,
+        components: tuple[str, ...] | None = None,
+    ) -> int:
+        """The deepest place to which all `components` allow reuse: the maximum over all candidates."""
+        names = self.rules.names if components is None else components
+        for key in self.candidates(flat, namespace, tokens):
+            if all(self.allows(flat, name, key, tiers) for name in names):
+                return len(key.prefix)
+        raise AssertionError("the root is always allowed")
+
+    def full_extent(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> int:
+        """How far FULL agrees, on either tier, with the tokens that a request may reuse."""
+        page, full = self.rules.page, self.rules.names[0]
+        limit, depth = floor(len(tokens) - 1, page), 0
+        while depth < limit and flat.usable(full, Key(namespace, tokens[: depth + page]), BOTH):
+            depth += page
+        return depth
+
+    def missing_on_l1(self, flat: Flat, key: Key) -> dict[str, int]:
+        """Pages per component that an acquire of boundary `key` has to promote."""
+        out: dict[str, int] = {}
+        for name in self.rules.names:
+            if name in self.rules.snapshots:
+                wanted = [key] if key.prefix else []
+            else:
+                ends = self.rules.pages(name, len(key.prefix))
+                wanted = [Key(key.namespace, key.prefix[:end]) for end in ends]
+            out[name] = sum(not flat.usable(name, each, DEVICE) for each in wanted)
+        return out
+
+    def faults(self, flat: Flat, write_through: bool) -> list[str]:
+        """Everything about one moment that no history may lead to."""
+        found: list[str] = []
+        full, page = self.rules.names[0], self.rules.page
+        for tier in (Tier.L1, Tier.L2) if write_through else (Tier.L1,):
+            held = flat.pages(full, tier)
+            for key in held:
+                parent = Key(key.namespace, key.prefix[:-page])
+                if parent.prefix and parent not in held:
+                    found.append(f"{full} on {tier.name} is not upward closed at {key}")
+            for name in self.rules.names[1:]:
+                for key in flat.pages(name, tier) - held:
+                    found.append(f"{name} on {tier.name} without {full} at {key}")
+        anywhere = flat.pages(full, Tier.L1) | flat.pages(full, Tier.L2)
+        for key in flat.known - anywhere:
+            if not any(flat.locks.get((name, key)) for name in self.rules.names):
+                found.append(f"a node without {full} survived at {key}")
+        return found
