@@ -169,7 +169,7 @@ class _Tally:
 
 
 def _walk(path: Path) -> StoreReport:
-    """Read and verify everything, in this process, which may be killed by it. Raises `ConfigError`."""
+    """Read and verify everything, in this process, which it may kill. Raises `ConfigError`."""
     data = path / DATA
     missing = missing_bytes(data)
     tally = _Tally()
