@@ -13,6 +13,9 @@ import msgspec
 from ..errors import ConfigError
 from ..spec import ComponentSpec, ModelSpec, PagedSpec, SnapshotSpec, StateTensor
 
+PAGE_SIZE = 16
+"""Tokens of a page where nobody says otherwise."""
+
 WINDOW = 128
 """Tokens that the presets' SWA component needs behind a boundary."""
 
@@ -37,11 +40,12 @@ PRESETS: dict[str, tuple[ComponentSpec, ...]] = {
 def load_model(choice: str, page_size: int | None = None) -> ModelSpec:
     """Make the model that `choice` names: a preset, or a TOML file with a `ModelSpec`.
 
-    `page_size` (tokens) replaces the file's; a preset has 16 without it. Raises `ConfigError`.
+    `page_size` (tokens) replaces the file's or the presets' own. Raises `ConfigError`.
     """
     components = PRESETS.get(choice)
     if components is not None:
-        return ModelSpec(name=choice, page_size=page_size or 16, components=components)
+        size = PAGE_SIZE if page_size is None else page_size
+        return ModelSpec(name=choice, page_size=size, components=components)
     if not choice.endswith(".toml"):
         raise ConfigError(
             f"no model {choice!r}: give {', '.join(PRESETS)} or a file that ends in .toml"

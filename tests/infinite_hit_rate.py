@@ -6,8 +6,8 @@ its longest common prefix with what earlier requests published, `floor` goes dow
 a request publishes floor(length) tokens.
 
 With states (`--states`) a boundary also needs a state, of which each request leaves one at the last
-multiple of 256 in its prompt and one at the last multiple of 256 that it shared with another, each
-only where it lies beyond what the request reused.
+multiple of 256 in its prompt, and one at the last multiple of 256 that it could have reused had there
+been a state, each only where it lies beyond what the request reused.
 
     python tests/infinite_hit_rate.py TRACE [--page-size 16] [--limit N] [--states]
 """
@@ -49,13 +49,13 @@ def hit_tokens(requests, page_size=16, states=False):
             if common == index * BLOCK:
                 common += min(block.published, length - common)
             block.published = max(block.published, min(BLOCK, floor - index * BLOCK))
-        common -= common % page_size
         reuse = min(common, length - 1)
         reuse -= reuse % grid
         if states:
+            fork = reuse
             while reuse and reuse not in path[(reuse - 1) // BLOCK].states:
                 reuse -= grid
-            for place in (floor - floor % grid, common - common % grid):
+            for place in (length - length % grid, fork):
                 if place > reuse:
                     path[(place - 1) // BLOCK].states.add(place)
         hits.append(reuse)

@@ -1,0 +1,164 @@
+"""Whole replays: hits as the independent script says, every byte right, wrong ones found."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from banyankv.runtime.cache import open_cache
+from banyankv.runtime.config import CacheConfig, StoreConfig
+from banyankv.runtime.presets import PRESETS, capacities, load_model
+from banyankv.runtime.replay import Replay
+from banyankv.runtime.toy_engine import ToyEngine
+from banyankv.runtime.workloads import BLOCK, Turn, Workload, expand, open_workload
+from banyankv.spec import Namespace
+
+_SPEC = importlib.util.spec_from_file_location(
+    "infinite_hit_rate", Path(__file__).parents[1] / "infinite_hit_rate.py"
+)
+script = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(script)
+
+
+def branching(seed, count=60):
+    """Requests that extend and fork earlier ones anywhere, as (length, block ids)."""
+    random = np.random.default_rng(seed)
+    fresh = itertools.count()
+    requests = []
+    for _ in range(count):
+        ids = []
+        if requests and random.random() < 0.8:
+            length, ids = requests[random.integers(len(requests))]
+            ids = ids[: random.integers(length // BLOCK + 1)]
+        ids = [*ids, *itertools.islice(fresh, int(random.integers(1, 4)))]
+        requests.append(((len(ids) - 1) * BLOCK + int(random.integers(1, BLOCK + 1)), ids))
+    return requests
+
+
+def workload_of(requests):
+    def build(i):
+        length, ids = requests[i]
+        return Turn(None, expand(np.array(ids, np.uint32), length))
+
+    return Workload("branching", [length for length, _ in requests], build)
+
+
+def config(model, l1, l2=None, **more):
+    return CacheConfig(
+        model=model,
+        l1=capacities(model, l1),
+        l2=capacities(model, l2) if l2 else None,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("model", PRESETS)
+async def test_with_room_for_everything_hits_are_those_of_the_independent_script(model, page_size):
+    requests = branching(seed=page_size)
+    spec = load_model(model, page_size)
+    result = await Replay(config(spec, 400_000), workload_of(requests)).run()
+    assert result.sound, result.problem
+    assert result.requests == len(requests)
+    assert result.fingerprints.checked > 0
+    expected = script.hit_tokens(requests, page_size, states="mamba" in model)
+    if model == "full+swa":
+        # A window that nobody kept makes a boundary useless: fewer, never more.
+        assert 0 < result.hit_tokens.total <= sum(expected)
+    else:
+        assert result.hit_tokens.total == sum(expected)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("model", PRESETS)
+async def test_lower_tiers_add_hits_and_no_wrong_byte(model, concurrency, tmp_path):
+    requests = branching(seed=5, count=80)
+    spec = load_model(model)
+    everything = sum(length for length, _ in requests)
+    small = {"model": spec, "l1": everything // 8}
+    runs = [
+        config(**small),
+        config(**small, l2=everything // 3),
+        config(
+            **small,
+            l2=everything // 3,
+            store=StoreConfig(path=str(tmp_path), max_bytes=64 << 20),
+        ),
+    ]
+    hits = []
+    for run in runs:
+        result = await Replay(run, workload_of(requests), concurrency=concurrency).run()
+        assert result.sound, result.problem
+        assert result.refused == 0
+        hits.append(result.hit_tokens)
+    infinite = sum(script.hit_tokens(requests, 16, states="mamba" in model))
+    assert hits[0].total == hits[0].l1
+    assert hits[1].l3 == 0 < hits[1].l2
+    assert hits[2].l3 > 0
+    if concurrency == 1:
+        assert hits[0].total < hits[1].total < hits[2].total <= infinite
+
+
+@pytest.mark.parametrize("part", ["full", "swa", "mamba"])
+async def test_a_wrong_byte_is_found_and_named(part):
+    model = load_model("full+swa+mamba")
+    tokens = next(iter(open_workload("generated:scattered:length=600"))).tokens
+    async with open_cache(config(model, 4096)) as cache:
+        engine = ToyEngine(cache, model, Namespace(), 4096)
+        await engine.turn(Turn(None, tokens))
+        await engine.turn(Turn(None, tokens))
+        assert engine.tally.failed == 0
+        # 512 tokens are reused: their pages, the window's pages, one state.
+        assert engine.tally.checked == 32 + 8 + 1
+        for raw in cache.pools.raw(part):
+            raw[:, -1] ^= 1
+        await engine.turn(Turn(None, tokens))
+        assert engine.tally.failed == {"full": 32, "swa": 8, "mamba": 1}[part]
+        assert engine.tally.first_failure.startswith(f"component {part!r}: the bytes of page ")
+        assert "of request 3" in engine.tally.first_failure
+
+
+async def test_namespaces_never_meet():
+    model = load_model("full")
+    tokens = next(iter(open_workload("generated:scattered:length=600"))).tokens
+    async with open_cache(config(model, 4096)) as cache:
+        for salt in (None, "", "a"):
+            engine = ToyEngine(cache, model, Namespace(salt=salt), 4096)
+            await engine.turn(Turn(None, tokens))
+            assert engine.tally.hit_tokens.total == 0
+            await engine.turn(Turn(None, tokens))
+            assert engine.tally.hit_tokens.total == 592
+            assert engine.tally.failed == 0
+
+
+async def test_requests_without_room_are_refused_and_counted():
+    model = load_model("full")
+    workload = open_workload("generated:scattered:requests=3,length=600")
+    result = await Replay(config(model, 320), workload).run()
+    assert (result.requests, result.refused, result.hit_rate) == (3, 3, 0.0)
+    assert result.sound
+
+
+async def test_stop_ends_a_run_between_requests():
+    workload = open_workload("generated:scattered:requests=9,length=64")
+    replay = Replay(
+        config(load_model("full"), 4096),
+        workload,
+        on_turn=lambda tally: replay.stop() if tally.requests == 4 else None,
+    )
+    result = await replay.run()
+    assert result.interrupted
+    assert result.requests == 4
+    assert result.sound
+
+
+async def test_samples_follow_the_run():
+    workload = open_workload("generated:multi-turn:sessions=3,turns=4,new=64")
+    replay = Replay(config(load_model("full"), 4096, 8192), workload)
+    result = await replay.run()
+    assert [sample.requests for sample in replay.samples] == list(range(1, 13))
+    last = replay.samples[-1]
+    assert (last.tokens, last.hit_tokens) == (result.tokens, result.hit_tokens)
+    assert set(last.occupancy) == {"l1 full", "l2 full"}
+    assert 0 < last.occupancy["l2 full"] < last.occupancy["l1 full"] <= 1
