@@ -36,7 +36,12 @@ def chunk_tokens(page_size: int) -> int:
 
 def seed(namespace: Namespace) -> bytes:
     """Start a namespace's chains: what stands before a first chunk."""
-    return sha256(_NAMESPACE_DOMAIN + namespace.encode()).digest()
+    return encoded_seed(namespace.encode())
+
+
+def encoded_seed(namespace: bytes) -> bytes:
+    """Start the chains of a namespace that is encoded already."""
+    return sha256(_NAMESPACE_DOMAIN + namespace).digest()
 
 
 def chain(previous: bytes, tokens: bytes | memoryview, chunk: int) -> list[bytes]:

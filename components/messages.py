@@ -1,0 +1,397 @@
+"""What the tree and the component actors hear and answer.
+
+Positions and lengths are tokens, always; page lists are packed little-endian int32 `bytes`. A node
+is named by its id; id 0 is the root of whatever namespace is meant. A *path* lists node ids from the
+root's child downwards, `ends` the position where each of them ends.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..spec import Tier
+
+PageList = bytes
+"""Page ids, packed little-endian int32."""
+
+ROOT = 0
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Base of all messages of this room: frozen, plain values."""
+
+
+# -- the tree -----------------------------------------------------------------------------------------
+
+
+class Walk(Message):
+    """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only."""
+
+    namespace: bytes
+    key: bytes
+    start: int = ROOT
+
+
+class Walked(Message):
+    """Nodes below `start` that agree with the key; `partial`: the last one agrees only up to its `ends`."""
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    partial: bool
+
+
+class Insert(Message):
+    """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising)."""
+
+    namespace: bytes
+    key: bytes
+    parent: int
+    cuts: tuple[int, ...] = ()
+
+
+class Grown(Message):
+    """New nodes, top first, each the parent of the next."""
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+class Split(Message):
+    """Split `node` at position `at`: a new upper node takes its head, `node` keeps the tail and the id."""
+
+    node: int
+    at: int
+
+
+class SplitDone(Message):
+    """Told to every component after the tree split `node`: `upper` ends and `node` starts at `at`."""
+
+    node: int
+    upper: int
+    at: int
+
+
+class Remove(Message):
+    """Remove childless nodes, in an order in which each is childless when its turn comes."""
+
+    nodes: tuple[int, ...]
+
+
+class Subtree(Message):
+    """Ask for every node below `node`, parents before children (without `node`)."""
+
+    node: int
+
+
+class Ancestry(Message):
+    """Ask for the Walked of the path from the root to `node`, `node` included."""
+
+    node: int
+
+
+class Span(Message):
+    """Ask for the tokens behind the last ancestor (or self) whose chain is known, for hashing."""
+
+    node: int
+
+
+class Spanned(Message):
+    """`tokens` from position `base` to the node's end; `chain` is the chain hash at `base` (or the seed)."""
+
+    namespace: bytes
+    base: int
+    chain: bytes
+    tokens: bytes
+    end: int
+
+
+class Chained(Message):
+    """Remember that the chunk chain at position `at` (within `node`'s range, or its end) is `chain`."""
+
+    node: int
+    at: int
+    chain: bytes
+
+
+class Count(Message):
+    """Ask for the number of nodes, roots apart."""
+
+
+class NodeView(Message):
+    """One node of the tree as `Nodes` reports it."""
+
+    id: int
+    parent: int
+    start: int
+    end: int
+    namespace: bytes
+    key: bytes
+
+
+class Nodes(Message):
+    """Ask for up to `count` NodeViews with id > `after`, in id order: for checks and dumps."""
+
+    after: int = 0
+    count: int = 1 << 30
+
+
+# -- a component ----------------------------------------------------------------------------------------
+
+
+class Reach(Message):
+    """Ask for the deepest good boundary at or below `limit` on this path.
+
+    `host` false: only payload present on L1 counts. True: payload on L2, and what is arriving on L1,
+    counts as well.
+    """
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    limit: int
+    partial: bool
+    host: bool
+
+
+class Reached(Message):
+    """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
+
+    `hole` is the node that stopped the search from going deeper, 0 where nothing did.
+    """
+
+    boundary: int
+    resident: bool
+    hole: int
+
+
+class Lock(Message):
+    """Count the coverage of the boundary at the end of `node`, and note that it was used at `now`."""
+
+    node: int
+    now: int
+    priority: int = 0
+
+
+Receipt = tuple[int, int]
+"""What one range of a lock keeps: (anchor node, start position of the lowest node locked)."""
+
+
+class Locked(Message):
+    """Receipts, one a range, and the page table of the coverage.
+
+    `start` is the position of the first page in `pages`; pages that no range needs are -1. `pages` is
+    empty while some payload of the coverage is not present on L1: `missing` is (node, pages) for each
+    that is absent, `joins` are the operations that bring what is arriving. `low_end` is where the
+    lowest locked node ends: a window that has passed it may let it go.
+    """
+
+    receipts: tuple[Receipt, ...]
+    low_end: int
+    start: int
+    pages: PageList
+    missing: tuple[tuple[int, int], ...] = ()
+    joins: tuple[int, ...] = ()
+
+
+class Table(Message):
+    """Ask again for the `Locked` of a lock that is held, now that its missing payload has arrived."""
+
+    node: int
+    receipts: tuple[Receipt, ...]
+
+
+class Unlock(Message):
+    """Take back every count that these receipts explain. Single use."""
+
+    receipts: tuple[Receipt, ...]
+
+
+class Recede(Message):
+    """Let go of locked nodes that end at or before `start`; answered by a Locked without pages."""
+
+    receipts: tuple[Receipt, ...]
+    start: int
+
+
+class Lacks(Message):
+    """Ask whether `node` holds no payload on `tier`."""
+
+    node: int
+    tier: Tier
+
+
+class Arriving(Message):
+    """Ask for the index in `path` of the first node with an L1 arrival; len(path) where none."""
+
+    path: tuple[int, ...]
+
+
+class Adopt(Message):
+    """Hand pages to the nodes of a path, top first, on one tier.
+
+    `grown` says how many nodes at the end of `path` are new; the first of them hangs below the node
+    before it (or `parent`). Own pages start at token `own` and end at or behind the last node's end;
+    nodes of which no own page is there stay tombstones. For a snapshot component `states` pairs
+    nodes with slots instead. With `relock`, locks move from `held` to the coverage of the last
+    node's end.
+    """
+
+    tier: Tier
+    parent: int
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    grown: int
+    own: int
+    pages: PageList
+    states: tuple[tuple[int, PageList], ...]
+    held: tuple[Receipt, ...]
+    relock: bool
+    now: int
+    priority: int = 0
+
+
+class Adopted(Message):
+    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead)."""
+
+    free: PageList
+    patches: tuple[tuple[int, PageList], ...]
+    attached: tuple[int, ...]
+    receipts: tuple[Receipt, ...]
+    low_end: int
+
+
+class Evict(Message):
+    """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
+
+    Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
+    left; its pages are then pending.
+    """
+
+    tier: Tier
+    pages: int
+    pinned: frozenset[int] = frozenset()
+
+
+class Freed(Message):
+    """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
+
+    `nodes` lost the payload; `gone` are those of them that hold none on any tier now, and `spoilt`
+    those of the gone whose own boundary needed it. `late` is (tier, pages) that several operations
+    had read, of which the last is over now.
+    """
+
+    free: PageList = b""
+    pending: tuple[tuple[int, PageList], ...] = ()
+    nodes: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    late: tuple[tuple[int, PageList], ...] = ()
+    spoilt: tuple[int, ...] = ()
+
+
+class EvictLeaves(Message):
+    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed."""
+
+    nodes: tuple[int, ...]
+    tier: Tier
+
+
+class Drop(Message):
+    """Drop unlocked payload of `nodes` on these tiers; with `forget` the nodes themselves go too."""
+
+    nodes: tuple[int, ...]
+    tiers: tuple[Tier, ...]
+    forget: bool = False
+
+
+class Unbacked(Message):
+    """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
+
+    With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
+    down to it instead, so that L2 stays prefix-closed. Nodes that are no longer there are left out.
+    """
+
+    nodes: tuple[int, ...]
+    climb: bool = False
+
+
+class Arrive(Message):
+    """Operation `op` starts to fill `nodes` on `tier` with `pages` from what the other tier holds.
+
+    The payloads become arriving; their sources carry the operation's mark until `Moved`. Answered by
+    the source pages, in order.
+    """
+
+    op: int
+    nodes: tuple[int, ...]
+    tier: Tier
+    pages: PageList
+
+
+class Read(Message):
+    """Operation `op` reads tokens [start, end) of the path that ends in `node`, on L2.
+
+    Marks the payloads until `Moved` and answers a `Slice`; reads the longest present tail of the range.
+    """
+
+    op: int
+    node: int
+    start: int
+    end: int
+
+
+class Slice(Message):
+    """Pages of tokens [start, end) in order; empty where not even the last page is present."""
+
+    start: int
+    pages: PageList
+
+
+class Moved(Message):
+    """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone. Answers Freed."""
+
+    op: int
+    ok: bool
+
+
+class Dead(Message):
+    """Base component only: which of `nodes` are unlocked, childless and hold nothing anywhere."""
+
+    nodes: tuple[int, ...]
+
+
+class Record(Message):
+    """One node as a component sees it, for checks and dumps: payload per tier, None where absent."""
+
+    id: int
+    start: int
+    end: int
+    lock: int
+    l1: PageList | None
+    l2: PageList | None
+    l1_writer: int
+    l2_writer: int
+    stamp: int
+
+
+class Records(Message):
+    """Ask for up to `count` Records with id > `after`, in id order."""
+
+    after: int = 0
+    count: int = 1 << 30
+
+
+class Ledger(Message):
+    """Ask for the running sums, one `Held` a tier."""
+
+
+class Held(Message):
+    """Pages held on a tier by nodes, of which locked (L1 only), and payload counts."""
+
+    cached: int
+    locked: int
+    payloads: int
+
+
+class Shared(Message):
+    """Ask for the pages of a tier that left their node while several operations read them."""
+
+    tier: Tier

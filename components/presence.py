@@ -1,0 +1,225 @@
+"""Which nodes hold payload on which tier: records, ledgers, marks of operations, eviction indexes.
+
+The part of a component's bookkeeping that every handler shares. All of it is plain state of one
+actor; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from ..errors import IntegrityError
+from ..spec import Tier
+from .eviction import EvictionIndex
+from .messages import ROOT, Freed, PageList
+from .policies import Key
+from .records import PAGE, Payload, Record, root_record
+
+
+class Withdrawal:
+    """Collect what leaves nodes in one step, and answer it as `Freed`."""
+
+    __slots__ = ("free", "gone", "late", "nodes", "pending")
+
+    def __init__(self) -> None:
+        self.free: list[PageList] = []
+        self.late: list[tuple[int, PageList]] = []
+        self.pending: list[tuple[int, PageList]] = []
+        self.nodes: list[int] = []
+        self.gone: list[int] = []
+
+    def freed(self) -> Freed:
+        """Answer what was collected."""
+        return Freed(
+            b"".join(self.free),
+            tuple(self.pending),
+            tuple(self.nodes),
+            tuple(self.gone),
+            tuple(self.late),
+        )
+
+
+class Presence:
+    """Own the records of one component. `cached` and `locked` count pages, `payloads` payloads."""
+
+    def __init__(self, *, base: bool, snapshot: bool, page_size: int, key: Key) -> None:
+        self.base = base
+        self.snapshot = snapshot
+        self.page_size = page_size
+        self.records: dict[int, Record] = {ROOT: root_record()}
+        self.indexes = (EvictionIndex(Tier.L1, key), EvictionIndex(Tier.L2, key))
+        self.cached = [0, 0]
+        self.payloads = [0, 0]
+        self.arriving = [0, 0]
+        self.locked = 0
+        self._ops: dict[int, list[Record]] = {}
+        self._shared: list[tuple[int, set[int], PageList]] = []
+
+    # -- presence ---------------------------------------------------------------------------------
+
+    def evictable(self, record: Record, tier: int) -> bool:
+        """Say whether the payload may go: there, complete, unlocked (L1), and for FULL a leaf."""
+        payload = record.at[tier]
+        if payload is None or payload.writer or (record.lock and tier == Tier.L1):
+            return False
+        return not (self.base and record.kids[tier])
+
+    def requeue(self, record: Record, tier: int) -> None:
+        """Let the eviction index know a payload that may go."""
+        payload = record.at[tier]
+        if payload is not None and not payload.queued and self.evictable(record, tier):
+            self.indexes[tier].add(record, payload)
+
+    def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:
+        """Give a node a payload that it lacks; the caller queues it once locks are settled."""
+        if record.at[tier] is not None:
+            raise IntegrityError(f"node {record.id} has a payload on {Tier(tier).name} already")
+        record.at[tier] = Payload(pages, writer)
+        count = len(pages) // PAGE
+        self.cached[tier] += count
+        self.payloads[tier] += 1
+        if writer:
+            self.arriving[tier] += 1
+        if tier == Tier.L1 and record.lock:
+            self.locked += count
+        if self.base:
+            record.above().kids[tier] += 1
+
+    def _detach(self, record: Record, tier: int) -> Payload:
+        payload = record.at[tier]
+        if payload is None:
+            raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
+        record.at[tier] = None
+        count = len(payload.pages) // PAGE
+        self.cached[tier] -= count
+        self.payloads[tier] -= 1
+        if payload.writer:
+            self.arriving[tier] -= 1
+        if tier == Tier.L1 and record.lock:
+            self.locked -= count
+        if payload.queued:
+            payload.queued = False
+            self.indexes[tier].gone()
+        if self.base:
+            parent = record.above()
+            parent.kids[tier] -= 1
+            self.requeue(parent, tier)
+        return payload
+
+    def withdraw(self, record: Record, tier: int, out: Withdrawal) -> int:
+        """Take a payload from its node; answer its pages' number.
+
+        Pages that one operation still reads or writes become pending under it; under several, they
+        stay here until the last is over.
+        """
+        payload = self._detach(record, tier)
+        users = (payload.writer,) if payload.writer else payload.readers
+        if not users:
+            out.free.append(payload.pages)
+        elif len(users) == 1:
+            out.pending.append((users[0], payload.pages))
+        else:
+            self._shared.append((tier, set(users), payload.pages))
+        out.nodes.append(record.id)
+        if record.at[Tier.L1] is None and record.at[Tier.L2] is None:
+            out.gone.append(record.id)
+        return len(payload.pages) // PAGE
+
+    def forget(self, record: Record) -> None:
+        """Delete the record of a node that leaves the tree."""
+        if record.lock:
+            raise IntegrityError(f"node {record.id} is locked and cannot leave the tree")
+        del self.records[record.id]
+
+    # -- locks ------------------------------------------------------------------------------------
+
+    def count(self, record: Record) -> None:
+        """Add one lock."""
+        if not record.lock:
+            payload = record.at[Tier.L1]
+            if payload is not None:
+                self.locked += len(payload.pages) // PAGE
+        record.lock += 1
+
+    def discount(self, record: Record) -> None:
+        """Take one lock away; the payload may be evictable then."""
+        if not record.lock:
+            raise IntegrityError(f"node {record.id} is unlocked more often than it was locked")
+        record.lock -= 1
+        if not record.lock:
+            payload = record.at[Tier.L1]
+            if payload is not None:
+                self.locked -= len(payload.pages) // PAGE
+                self.requeue(record, Tier.L1)
+
+    # -- splits -----------------------------------------------------------------------------------
+
+    def split(self, record: Record, upper_id: int, at: int) -> None:
+        """Make two nodes of one, as if it had always been two."""
+        upper = record.split(upper_id, at, self.page_size, snapshot=self.snapshot)
+        self.records[upper_id] = upper
+        for tier, payload in enumerate(upper.at):
+            if payload is None:
+                continue
+            self.payloads[tier] += 1
+            if payload.writer:
+                self.arriving[tier] += 1
+            for op in (payload.writer, *payload.readers):
+                if op:
+                    self._ops[op].append(upper)
+            self.requeue(upper, tier)
+
+    # -- operations between tiers -------------------------------------------------------------------
+
+    def mark(self, record: Record, op: int) -> None:
+        """Note that `op` has to do with this record's payloads, so that its end finds it."""
+        self._ops.setdefault(op, []).append(record)
+
+    def arrive(self, record: Record, tier: int, pages: PageList, op: int) -> PageList:
+        """Start to fill a node from its payload on the other tier; answer the source pages."""
+        source = record.at[1 - tier]
+        if source is None or source.writer:
+            raise IntegrityError(f"node {record.id} has nothing to fill {Tier(tier).name} from")
+        source.readers += (op,)
+        self.attach(record, tier, pages, op)
+        self.mark(record, op)
+        return source.pages
+
+    def read(self, record: Record, tier: int, op: int) -> None:
+        """Mark a payload as read by `op`."""
+        payload = record.at[tier]
+        if payload is None or payload.writer:
+            raise IntegrityError(f"node {record.id} has nothing to read on {Tier(tier).name}")
+        if op not in payload.readers:
+            payload.readers += (op,)
+            self.mark(record, op)
+
+    def moved(self, op: int, *, ok: bool) -> Freed:
+        """End an operation: its arrivals are present or withdrawn, its marks are gone.
+
+        `nodes` of the answer are those whose arrival ended, either way.
+        """
+        out = Withdrawal()
+        arrived: list[int] = []
+        for record in self._ops.pop(op, ()):
+            for tier, payload in enumerate(record.at):
+                if payload is None:
+                    continue
+                if op in payload.readers:
+                    payload.readers = tuple(reader for reader in payload.readers if reader != op)
+                if payload.writer == op:
+                    payload.writer = 0
+                    self.arriving[tier] -= 1
+                    if ok:
+                        arrived.append(record.id)
+                        self.requeue(record, tier)
+                    else:
+                        self.withdraw(record, tier, out)
+        out.nodes.extend(arrived)
+        for _, users, _ in self._shared:
+            users.discard(op)
+        out.late.extend((tier, pages) for tier, users, pages in self._shared if not users)
+        self._shared = [entry for entry in self._shared if entry[1]]
+        return out.freed()
+
+    def shared(self, tier: int) -> PageList:
+        """Answer the pages that several operations still read after their node let them go."""
+        return b"".join(pages for at, _, pages in self._shared if at == tier)

@@ -1,0 +1,97 @@
+"""What a component keeps for one node: a record, and a payload for each tier that holds one."""
+
+from __future__ import annotations
+
+from ..errors import IntegrityError
+from .messages import ROOT, PageList
+
+PAGE = 4
+"""Bytes of one page id in a page list."""
+
+
+class Payload:
+    """Pages that one node holds on one tier.
+
+    `writer` is the operation that still fills them (0: present); `readers` are operations that copy
+    from them. `queued` says that the eviction index knows the payload.
+    """
+
+    __slots__ = ("pages", "queued", "readers", "writer")
+
+    def __init__(self, pages: PageList, writer: int = 0) -> None:
+        self.pages = pages
+        self.writer = writer
+        self.readers: tuple[int, ...] = ()
+        self.queued = False
+
+
+class Record:
+    """One node in one component: extent, locks, recency, and a payload (or None) per tier.
+
+    `kids` counts, per tier, the children whose payload is held there: what makes a leaf a leaf
+    without looking for children. `stamp` and `previous` are the last two uses on the cache's logical
+    clock, `born` the first, `hits` the uses.
+    """
+
+    __slots__ = (
+        "at",
+        "born",
+        "end",
+        "hits",
+        "id",
+        "kids",
+        "lock",
+        "parent",
+        "previous",
+        "priority",
+        "stamp",
+        "start",
+    )
+
+    def __init__(self, id: int, parent: Record | None, start: int, end: int, now: int) -> None:
+        self.id = id
+        self.parent = parent
+        self.start = start
+        self.end = end
+        self.at: list[Payload | None] = [None, None]
+        self.kids = [0, 0]
+        self.lock = 0
+        self.stamp = now
+        self.previous = 0
+        self.born = now
+        self.hits = 0
+        self.priority = 0
+
+    def above(self) -> Record:
+        """Answer the parent; only the root has none, and nobody asks the root."""
+        if self.parent is None:
+            raise IntegrityError("the root has no parent")
+        return self.parent
+
+    def split(self, upper_id: int, at: int, page_size: int, *, snapshot: bool) -> Record:
+        """Put a new record above this one that takes its head; pages, locks and age go to both.
+
+        A snapshot stands for this record's end and stays here, with its locks.
+        """
+        upper = Record(upper_id, self.parent, self.start, at, self.born)
+        upper.stamp, upper.previous = self.stamp, self.previous
+        upper.hits, upper.priority = self.hits, self.priority
+        self.parent = upper
+        self.start = at
+        if snapshot:
+            return upper
+        upper.lock = self.lock
+        cut = (at - upper.start) // page_size * PAGE
+        for tier, payload in enumerate(self.at):
+            if payload is not None:
+                head = Payload(payload.pages[:cut], payload.writer)
+                head.readers = payload.readers
+                payload.pages = payload.pages[cut:]
+                upper.at[tier] = head
+                upper.kids[tier] = 1
+        return upper
+
+
+def root_record() -> Record:
+    """Make the record that stands above every namespace: empty, held by nobody, never evicted."""
+    return Record(ROOT, None, 0, 0, 0)

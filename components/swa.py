@@ -1,0 +1,13 @@
+"""SWA: attention over a sliding window that ends at the boundary."""
+
+from __future__ import annotations
+
+from .contract import Ranges, TreeComponent
+
+
+class SWAComponent(TreeComponent):
+    """Need the last `window` tokens before the boundary, all of them where there are fewer."""
+
+    def need(self, boundary: int) -> Ranges:
+        """Answer [max(0, b - W), b)."""
+        return ((max(0, boundary - self.window), boundary),)

@@ -1,0 +1,164 @@
+"""Assembly: make the actors of one cache from its configuration, bottom up, and wire them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..actors import ActorSystem, Observer, Ref, open_system
+from ..components.chunked import ChunkedComponent
+from ..components.component import ComponentActor
+from ..components.contract import TreeComponent
+from ..components.full import FullComponent
+from ..components.mamba import MambaComponent
+from ..components.policies import Policy
+from ..components.swa import SWAComponent
+from ..components.tree import UnifiedTreeCore
+from ..errors import ConfigError
+from ..spec import ModelSpec, Tier
+from ..tiers.keys import chunk_tokens
+from .config import CacheConfig
+from .controller import HybridCacheController
+from .endpoints import Endpoints
+from .parts import Part, Parts
+from .unified_radix_cache import UnifiedRadixCache
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..tiers.fences import Fences
+    from ..tiers.pools import DevicePools
+    from ..tiers.store import Store
+
+RULES: dict[str, type[TreeComponent]] = {
+    "full": FullComponent,
+    "swa": SWAComponent,
+    "chunked": ChunkedComponent,
+    "mamba": MambaComponent,
+}
+
+
+class Assembled:
+    """The running actors of a cache, and what the public face needs of them."""
+
+    def __init__(
+        self, system: ActorSystem, cache: Ref[Any], pools: DevicePools, fences: Fences
+    ) -> None:
+        self.system = system
+        self.cache = cache
+        self.pools = pools
+        self.fences = fences
+
+
+def make_rules(
+    model: ModelSpec, extra: Mapping[str, type[TreeComponent]] | None
+) -> tuple[TreeComponent, ...]:
+    """Make each component's rule; raises ConfigError for a rule that nobody knows."""
+    known = {**RULES, **(extra or {})}
+    rules: list[TreeComponent] = []
+    for spec in model.components:
+        if spec.rule not in known:
+            raise ConfigError(
+                f"component {spec.name!r}: rule {spec.rule!r} is not one of {', '.join(known)}; "
+                f"pass your own as open_cache(..., rules={{...}})"
+            )
+        rules.append(known[spec.rule].from_spec(spec, model.page_size))
+    return tuple(rules)
+
+
+@asynccontextmanager
+async def assemble(
+    config: CacheConfig,
+    *,
+    policy: str | Policy,
+    store: Store | None,
+    lent: Mapping[str, Sequence[torch.Tensor]] | None,
+    rules: Mapping[str, type[TreeComponent]] | None,
+    observer: Observer | None,
+    before_copy: Callable[..., Awaitable[None]] | None,
+) -> AsyncIterator[Assembled]:
+    """Start everything; leaving the block stops it in reverse and gives the memory back."""
+    from ..tiers.engines import copy_engine
+    from ..tiers.fences import fences_for
+    from ..tiers.l1 import L1Tier
+    from ..tiers.pools import DevicePools
+
+    model = config.model
+    made = make_rules(model, rules)
+    names = [component.name for component in model.components]
+    page_bytes = tuple(model.page_bytes(component) for component in model.components)
+    sizes = dict(zip(names, page_bytes, strict=True))
+    chunk = chunk_tokens(model.page_size)
+    async with AsyncExitStack() as stack:
+        pools = DevicePools(model, config.l1, config.device, lent)
+        fences = fences_for(pools.device)
+        engine = None
+        arena = None
+        if config.l2 is not None:
+            from ..tiers.arena import HostArena
+
+            arena = HostArena.for_pages(model, config.l2, pin=config.device.startswith("cuda"))
+            stack.callback(arena.close)
+            engine = copy_engine(pools, arena, fences, observer=observer, before=before_copy)
+            stack.callback(engine.close)
+        if store is None and config.store is not None:
+            from ..tiers.lmdb_store import LmdbStore
+
+            store = await LmdbStore.open(config.store.path, config.store.max_bytes)
+            stack.push_async_callback(store.aclose)
+        system = await stack.enter_async_context(
+            open_system(
+                "banyankv", dispatch=config.dispatch, observer=observer, seed=config.seed
+            )
+        )
+        tree = await system.spawn(lambda: UnifiedTreeCore(model.page_size), name="tree")
+        parts: list[Part] = []
+        for index, rule in enumerate(made):
+            ref = await system.spawn(_component(rule, policy), name=rule.name)
+            parts.append(Part(index, rule, ref))
+        tiers = {Tier.L1: await system.spawn(lambda: L1Tier(pools, fences), name="l1")}
+        store_ref: Ref[Any] | None = None
+        if arena is not None:
+            from ..tiers.l2 import L2Tier
+
+            tiers[Tier.L2] = await system.spawn(lambda: L2Tier(arena), name="l2")
+            if store is not None:
+                from ..tiers.breaker import Breaker
+                from ..tiers.l3 import StoreTier
+
+                breaker = Breaker(seed=config.seed)
+                store_ref = await system.spawn(
+                    lambda: StoreTier(
+                        store, model, arena, breaker=breaker, timeout=config.store_timeout
+                    ),
+                    name="l3",
+                )
+        controller = HybridCacheController(
+            engine, store_ref, Endpoints(made, chunk, sizes), config.store_timeout
+        )
+        below = await system.spawn(lambda: controller, name="controller")
+        wired = Parts(
+            page=model.page_size,
+            chunk=chunk,
+            tree=tree,
+            parts=tuple(parts),
+            tiers=tiers,
+            controller=below,
+            store=store_ref is not None,
+        )
+        cache = await system.spawn(
+            lambda: UnifiedRadixCache(
+                wired,
+                page_bytes,
+                room_timeout=config.room_timeout,
+                prefetch_threshold=config.prefetch_threshold,
+            ),
+            name="cache",
+        )
+        controller.connect(cache)
+        yield Assembled(system, cache, pools, fences)
+
+
+def _component(rule: TreeComponent, policy: str | Policy) -> Callable[[], ComponentActor]:
+    return lambda: ComponentActor(rule, policy)

@@ -1,0 +1,238 @@
+"""The public face of a cache: `open_cache` and `Cache`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..components.contract import TreeComponent
+from ..components.policies import Policy
+from ..errors import ConfigError
+from ..spec import Namespace, Tier
+from . import messages as m
+from .assembly import Assembled, assemble
+from .checking import check
+from .config import CacheConfig
+from .inspection import Inspection
+from .lease import Lease
+from .planning import Verdict
+from .stats import CacheStats
+from .tokens import TOKEN, Tokens, pack
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..actors import Observer
+    from ..tiers.pools import DevicePools
+    from ..tiers.store import Store
+
+_BREATH = 0.001
+"""Seconds that a caller may run on answers that never waited before a call yields for it."""
+
+
+class Cache:
+    """A prefix cache inside this process. Made by `open_cache`; use it from the same trio run.
+
+    Async methods check for cancellation before they begin, never after: what they took is yours or
+    was given back. They yield when they must wait, or when the caller has run for a millisecond.
+    """
+
+    def __init__(self, config: CacheConfig, assembled: Assembled) -> None:
+        self.config = config
+        self.pools: DevicePools = assembled.pools
+        """The L1 tensors, by component."""
+        self.page_size = config.model.page_size
+        self._system = assembled.system
+        self._ref = assembled.cache
+        self._fences = assembled.fences
+        self._spaces: dict[Namespace | None, bytes] = {None: Namespace().encode()}
+        self._indexes = {
+            component.name: (index, not hasattr(component, "window"))
+            for index, component in enumerate(config.model.components)
+        }
+        self._breathed = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Cache of {self.config.model.name!r} [{self._ref!r}]>"
+
+    # -- for leases -----------------------------------------------------------------------------------
+
+    def component_index(self, component: str, *, snapshot: bool) -> int:
+        """Answer a component's place in the model; refuse the wrong kind."""
+        found = self._indexes.get(component)
+        if found is None or found[1] != snapshot:
+            kind = "snapshot" if snapshot else "paged"
+            known = ", ".join(name for name, (_, kept) in self._indexes.items() if kept == snapshot)
+            raise ConfigError(f"{component!r} is no {kind} component; there is {known or 'none'}")
+        return found[0]
+
+    def fence(self, stream: int | None) -> int:
+        """Record how far the engine's stream has come: a fence, 0 where there is nothing to wait for."""
+        return self._fences.record(stream or 0)
+
+    async def ask(self, msg: m.Message, deadline: float = math.inf) -> Any:
+        """Have an operation done, waiting where it waits."""
+        now = time.monotonic()
+        if now - self._breathed > _BREATH:
+            self._breathed = now
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return await self._ref.ask(msg, deadline=deadline)
+
+    async def ask_shielded(self, msg: m.Message) -> Any:
+        """Have an operation done even for a cancelled caller."""
+        return await self._ref.ask(msg)
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        tokens: Tokens,
+        *,
+        namespace: Namespace | None = None,
+        session: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        stream: int | None = None,
+    ) -> Lease:
+        """Lease the longest reusable prefix of a prompt, bringing it to L1 where it is lower.
+
+        `deadline` is in seconds from now: DeadlineExceeded after it, with everything given back. At
+        least one token is always left to compute. `session` only names the request in traces and
+        logs so far.
+        """
+        msg = self._acquire(tokens, namespace, priority, stream)
+        until = math.inf if deadline is None else trio.current_time() + deadline
+        acquired: m.Acquired = await self.ask(msg, until)
+        return Lease(self, acquired, len(msg.tokens) // TOKEN)
+
+    def try_acquire(
+        self,
+        tokens: Tokens,
+        *,
+        namespace: Namespace | None = None,
+        session: str | None = None,
+        priority: int = 0,
+        stream: int | None = None,
+    ) -> Lease | None:
+        """Lease what is reusable from L1 at once, without waiting; None where that cannot be told now."""
+        if not self._ref.ready:
+            return None
+        msg = self._acquire(tokens, namespace, priority, stream, wait=False)
+        acquired: m.Acquired = self._ref.call(msg)
+        return Lease(self, acquired, len(msg.tokens) // TOKEN)
+
+    def _acquire(
+        self,
+        tokens: Tokens,
+        namespace: Namespace | None,
+        priority: int,
+        stream: int | None,
+        *,
+        wait: bool = True,
+    ) -> m.Acquire:
+        packed = pack(tokens)
+        if not packed:
+            raise ConfigError("an empty prompt has nothing to reuse or compute")
+        return m.Acquire(self._space(namespace), packed, priority, wait, stream or 0)
+
+    def _space(self, namespace: Namespace | None) -> bytes:
+        encoded = self._spaces.get(namespace)
+        if encoded is None:
+            if namespace is None:
+                raise ConfigError("the default namespace is missing")
+            return namespace.encode()
+        return encoded
+
+    async def peek(self, tokens: Tokens, *, namespace: Namespace | None = None) -> m.Peeked:
+        """Answer how much of a prompt could be reused; never changes anything."""
+        peeked: m.Peeked = await self.ask(m.Peek(self._space(namespace), pack(tokens)))
+        return peeked
+
+    async def explain(
+        self, tokens: Tokens, *, namespace: Namespace | None = None
+    ) -> tuple[Verdict, ...]:
+        """Answer, per component, how far it would go, which node stops it, and why."""
+        verdicts: tuple[Verdict, ...] = await self.ask(m.Explain(self._space(namespace), pack(tokens)))
+        return verdicts
+
+    # -- upkeep ---------------------------------------------------------------------------------------
+
+    async def evict(self, component: str, pages: int, tier: Tier = Tier.L1) -> m.EvictReport:
+        """Evict unlocked payload of a component until `pages` are free or pending, or nothing is left."""
+        report: m.EvictReport = await self.ask(m.EvictPages(component, pages, tier))
+        return report
+
+    async def flush(self) -> None:
+        """Forget everything that no lease holds, on L1 and L2, in slices between other work."""
+        tiers = [Tier.L1] if self.config.l2 is None else [Tier.L1, Tier.L2]
+        for tier in tiers:
+            for component in self.config.model.components:
+                while True:
+                    report = await self.evict(component.name, _FLUSH_PAGES, tier)
+                    if not report.nodes:
+                        break
+
+    async def settle(self) -> None:
+        """Wait until no copy and no store call is in flight or due."""
+        await self.ask(m.Settle())
+
+    async def stats(self) -> CacheStats:
+        """Answer counters and usage."""
+        stats: CacheStats = await self.ask(m.Stats())
+        return stats
+
+    async def inspect(self) -> Inspection:
+        """Answer all bookkeeping at this moment: costs as much as the cache is large."""
+        seen: Inspection = await self.ask(m.Inspect())
+        return seen
+
+    async def check(self) -> None:
+        """Prove all invariants; raises IntegrityError naming the first that does not hold."""
+        check(await self.inspect())
+
+    def tree(self) -> Any:
+        """Answer the actors of this cache with their statistics."""
+        return self._system.tree()
+
+
+_FLUSH_PAGES = 256
+
+
+@asynccontextmanager
+async def open_cache(
+    config: CacheConfig,
+    *,
+    policy: Policy | None = None,
+    store: Store | None = None,
+    lent: Mapping[str, Sequence[torch.Tensor]] | None = None,
+    rules: Mapping[str, type[TreeComponent]] | None = None,
+    observer: Observer | None = None,
+    before_copy: Callable[..., Awaitable[None]] | None = None,
+) -> AsyncIterator[Cache]:
+    """Open a cache for the length of a block.
+
+    `policy` is a callable in place of the configured name; `store` an L3 store of one's own in place
+    of the embedded one (its maker closes it); `lent` L1 tensors by component; `rules` further
+    component rules by name; `before_copy` is awaited before each batch of copies (tests stall or
+    fail them there). Raises ConfigError before anything is started where the configuration cannot
+    work, and Closed on leaving where an actor failed beyond its supervisor's patience.
+    """
+    async with assemble(
+        config,
+        policy=config.policy if policy is None else policy,
+        store=store,
+        lent=lent,
+        rules=rules,
+        observer=observer,
+        before_copy=before_copy,
+    ) as assembled:
+        yield Cache(config, assembled)
+
+

@@ -1,0 +1,182 @@
+"""Lease: what a request holds, as the engine sees it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..errors import StaleLease
+from . import messages as m
+from .pagetable import GrowingTable
+from .stats import HitTokens
+from .tokens import TOKEN, Tokens, pack
+
+if TYPE_CHECKING:
+    from .cache import Cache
+
+
+class Lease:
+    """A locked prefix plus private pages. Use it as `async with`; leaving the block gives all back.
+
+    Positions are tokens. Page tables are memoryviews of int32 page ids into the L1 pools; they stay
+    valid until the lease is released, but see changes (a publish re-points duplicates in place, an
+    extend may move the table: ask again after it). A lease belongs to one task at a time.
+    After release every method raises StaleLease.
+    """
+
+    def __init__(self, cache: Cache, acquired: m.Acquired, count: int) -> None:
+        self._cache = cache
+        self._id = acquired.lease
+        self._live = True
+        self.length = acquired.length
+        """Tokens that need no recompute: whole pages, and never the prompt's last token."""
+        self.full_match = acquired.full
+        """How far FULL agreed; a state kept there would lift the next request that far."""
+        self.hit = HitTokens(*acquired.hit)
+        """Where the reused tokens were when the request came."""
+        self.extent = acquired.length
+        """Tokens that have pages."""
+        self.published = acquired.length
+        """Tokens that the tree owns."""
+        self.known = count
+        self._appended = bytearray()
+        """Tokens whose ids are known."""
+        self._tables: list[GrowingTable] = []
+        self._starts: list[int] = []
+        self._slots: list[int] = []
+        for table in acquired.tables:
+            self._tables.append(GrowingTable(table.pages))
+            self._starts.append(table.start)
+            self._slots.append(table.slot)
+
+    def __repr__(self) -> str:
+        state = f"{self.length} reused, {self.published} published, {self.extent} in all"
+        return f"<Lease {self._id} [{state if self._live else 'released'}]>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+    def pages(self, component: str) -> memoryview:
+        """Answer the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
+        return self._tables[self._index(component, snapshot=False)].view()
+
+    def start(self, component: str) -> int:
+        """Answer the token at which the first page of `pages(component)` begins."""
+        return self._starts[self._index(component, snapshot=False)]
+
+    def state(self, component: str = "mamba") -> int | None:
+        """Answer the slot of the working state: the request's own, to be updated in place.
+
+        Holds the state at `length` when the lease is fresh; None until the first extend where
+        `length` is 0.
+        """
+        slot = self._slots[self._index(component, snapshot=True)]
+        return None if slot < 0 else slot
+
+    def _index(self, component: str, *, snapshot: bool) -> int:
+        if not self._live:
+            raise StaleLease(f"lease {self._id} was released; acquire again")
+        return self._cache.component_index(component, snapshot=snapshot)
+
+    async def extend(
+        self, count: int, *, deadline: float | None = None, stream: int | None = None
+    ) -> None:
+        """Take private pages for `count` more tokens, evicting under pressure.
+
+        Says that all tokens so far have been computed, so windows let go what they have passed.
+        Waits up to `deadline` seconds (by default the configured time), first come first served;
+        raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
+        takes nothing.
+        """
+        self._alive()
+        patience = -1.0 if deadline is None else max(0.0, deadline)
+        extended: m.Extended = await self._cache.ask(
+            m.Extend(self._id, count, patience, self._cache.fence(stream))
+        )
+        self.extent += count
+        for index, table in enumerate(extended.tables):
+            if table.slot >= 0:
+                self._slots[index] = table.slot
+            if table.pages:
+                self._tables[index].append(table.pages)
+            self._move_start(index, table.start)
+
+    def _move_start(self, index: int, start: int) -> None:
+        if start > self._starts[index]:
+            passed = (start - self._starts[index]) // self._cache.page_size
+            self._tables[index].drop_front(passed)
+            self._starts[index] = start
+
+    def append(self, tokens: Tokens) -> None:
+        """Tell the ids of generated tokens behind those known, so that they can be published."""
+        self._alive()
+        packed = pack(tokens)
+        self._appended += packed
+        self.known += len(packed) // TOKEN
+
+    async def snapshot(
+        self, component: str = "mamba", *, at: int, stream: int | None = None
+    ) -> int | None:
+        """Keep the working state as it is now as the state at `at`, for whoever forks there.
+
+        `at` is a multiple of the page size, behind `published` and at most `extent`. The tree takes
+        it with the publish that reaches `at`. Answers the copy's slot, or None where there is no
+        slot to be had: a snapshot is a bonus.
+        """
+        self._alive()
+        slot: int = await self._cache.ask(
+            m.Snapshot(self._id, component, at, stream or 0, self._cache.fence(stream))
+        )
+        return None if slot < 0 else slot
+
+    async def trim(self, count: int, *, stream: int | None = None) -> None:
+        """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
+        self._alive()
+        extent: int = await self._cache.ask(m.Trim(self._id, count, self._cache.fence(stream)))
+        page = self._cache.page_size
+        surplus = -(-self.extent // page) - -(-extent // page)
+        for table in self._tables:
+            table.drop_end(surplus)
+        self.extent = extent
+
+    async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
+        """Hand computed pages up to `upto` (floored to a page) over; answer the length reached.
+
+        By default everything that has pages and known ids. Pages that others published meanwhile are
+        given back and re-pointed in this lease's tables. Stops before a node whose payload is just
+        arriving on L1; the rest stays private.
+        """
+        self._alive()
+        target = min(self.extent, self.known) if upto is None else upto
+        appended = bytes(self._appended)
+        published: m.Published = await self._cache.ask(
+            m.Publish(self._id, target, appended, self._cache.fence(stream))
+        )
+        del self._appended[: len(appended)]
+        self.published = published.length
+        for index, start in enumerate(published.starts):
+            self._move_start(index, start)
+        for index, position, pages in published.patches:
+            at = (position - self._starts[index]) // self._cache.page_size
+            self._tables[index].patch(at, pages)
+        return published.length
+
+    async def release(self, *, stream: int | None = None) -> None:
+        """Give back everything; idempotent, and not cancelled half-way."""
+        if self._live:
+            self._live = False
+            await self._cache.ask_shielded(m.Release(self._id, self._cache.fence(stream)))
+
+    def _alive(self) -> None:
+        if not self._live:
+            raise StaleLease(f"lease {self._id} was released; acquire again")
+
+

@@ -1,0 +1,263 @@
+"""What the cache actor and the controller hear and answer.
+
+Tokens are packed little-endian uint32, page lists packed little-endian int32; positions are tokens.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..spec import Tier
+from ..tiers.messages import Move, StoreItem
+
+PageList = bytes
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Base of all messages of this room: frozen, plain values."""
+
+
+# -- from an engine ---------------------------------------------------------------------------------
+
+
+class Acquire(Message):
+    """Lease the longest reusable prefix of `tokens`, bringing it to L1 first where it is lower.
+
+    With `wait` false the answer is what is on L1 now.
+    """
+
+    namespace: bytes
+    tokens: bytes
+    priority: int = 0
+    wait: bool = True
+    stream: int = 0
+
+
+class PageTable(Message):
+    """Pages of one component from token `start` on; `slot` is the working state of a snapshot one."""
+
+    start: int
+    pages: PageList
+    slot: int = -1
+
+
+class Acquired(Message):
+    """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
+
+    `full` is how far the base component agreed with the tokens; tables are in the model's order.
+    """
+
+    lease: int
+    length: int
+    full: int
+    hit: tuple[int, int, int]
+    tables: tuple[PageTable, ...]
+
+
+class Extend(Message):
+    """Give a lease private pages for `count` more tokens.
+
+    Says that all tokens so far are computed, so that windows move. Waits for room up to
+    `patience` seconds (negative: the configured time).
+    """
+
+    lease: int
+    count: int
+    patience: float = -1.0
+    fence: int = 0
+
+
+class Extended(Message):
+    """New pages per component (`slot` of a snapshot component where it got its working state now).
+
+    `start` is where the component's table begins now.
+    """
+
+    tables: tuple[PageTable, ...]
+
+
+class Snapshot(Message):
+    """Keep the working state of a component as the state at position `at`. Answers the slot or -1."""
+
+    lease: int
+    component: str
+    at: int
+    stream: int = 0
+    fence: int = 0
+
+
+class Trim(Message):
+    """Give back the last `count` tokens of a lease's private room. Answers (extent, dropped slots)."""
+
+    lease: int
+    count: int
+    fence: int = 0
+
+
+class Publish(Message):
+    """Hand computed pages up to token `upto` over to the tree; `appended` are newly known tokens."""
+
+    lease: int
+    upto: int
+    appended: bytes = b""
+    fence: int = 0
+
+
+class Published(Message):
+    """`length` is how far the tree has taken over; `patches` are (component, position, pages) that
+    replaced duplicates in the lease's table; `starts` where each component's table begins."""
+
+    length: int
+    patches: tuple[tuple[int, int, PageList], ...]
+    starts: tuple[int, ...]
+
+
+class Release(Message):
+    """Give back all that a lease holds. Answers False where it was released before."""
+
+    lease: int
+    fence: int = 0
+
+
+class Peek(Message):
+    """Ask how much of a prompt could be reused; changes nothing, not even recency."""
+
+    namespace: bytes
+    tokens: bytes
+
+
+class Peeked(Message):
+    """`length` from L1 and L2, `device` from L1 at once, `full` how far the base component agrees."""
+
+    length: int
+    device: int
+    full: int
+
+
+class Explain(Message):
+    """Ask, per component, how deep it would go and what stops it."""
+
+    namespace: bytes
+    tokens: bytes
+
+
+class EvictPages(Message):
+    """Evict unlocked payload of a component on a tier. Answers EvictReport."""
+
+    component: str
+    pages: int
+    tier: Tier = Tier.L1
+
+
+class EvictReport(Message):
+    """Pages freed at once, pages that follow when a copy ends, nodes that lost payload."""
+
+    freed: int
+    pending: int
+    nodes: int
+    why: str
+
+
+class Settle(Message):
+    """Ask to hear when no copy and no store call is in flight or due."""
+
+
+class Stats(Message):
+    """Ask for `CacheStats`."""
+
+
+class Inspect(Message):
+    """Ask for a `Snapshot` of all bookkeeping, for `check()` and dumps."""
+
+
+# -- between the cache and its controller -------------------------------------------------------------
+
+
+class Transfer(Message):
+    """Copy pages between L1 and L2 in one batch; the cache hears `Transferred`."""
+
+    op: int
+    source: Tier
+    target: Tier
+    moves: tuple[Move, ...]
+    fence: int = 0
+
+
+class Transferred(Message):
+    """Transfer `op` is over."""
+
+    op: int
+    ok: bool
+    error: str = ""
+
+
+class Find(Message):
+    """Look in the store for chunks of a prefix beyond what the tiers above hold.
+
+    `full` and `reuse` are the tokens that FULL, and all components together, cover already.
+    """
+
+    op: int
+    namespace: bytes
+    tokens: bytes
+    full: int
+    reuse: int
+
+
+class Found(Message):
+    """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty."""
+
+    op: int
+    endpoint: int
+    items: tuple[StoreItem, ...] = ()
+
+
+class Fetch(Message):
+    """Read objects into the L2 pages that their items name; the cache hears `Fetched`."""
+
+    op: int
+    items: tuple[StoreItem, ...]
+
+
+class Fetched(Message):
+    """Which items of a fetch hold verified bytes now."""
+
+    op: int
+    good: tuple[bool, ...]
+
+
+class Save(Message):
+    """Write objects of one node to the store: hash `tokens` from `base` on, then put what is missing.
+
+    The items' chains are empty; the controller fills them in. The cache hears `Saved`.
+    """
+
+    op: int
+    namespace: bytes
+    base: int
+    chain: bytes
+    tokens: bytes
+    items: tuple[StoreItem, ...]
+
+
+class Saved(Message):
+    """Save `op` is over; the chain hash at token `at` is `chain` (empty where nothing was hashed)."""
+
+    op: int
+    at: int
+    chain: bytes
+    stored: int
+
+
+class RoomTimeout(Message):
+    """The patience of a waiting request is over."""
+
+    waiter: int
+
+
+class Background(Message):
+    """Start what waits for a free hand: backups to L2, saves to L3."""
+
+    def coalesce_key(self) -> str:
+        """One such message in the mailbox is enough."""
+        return "background"

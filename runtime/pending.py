@@ -1,0 +1,43 @@
+"""What waits inside the cache actor: acquires for copies and the store, extends for room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .leases import LeaseRecord
+from .messages import Acquire, Extend
+
+
+class PendingAcquire:
+    """An acquire on its way: what it has seen so far, and the operations it waits for.
+
+    `device` and `host` are the boundaries at its first look; `searched` says that the store was
+    asked, `settle_for_device` that lower tiers are no longer worth waiting for.
+    """
+
+    __slots__ = ("device", "failed", "host", "msg", "ops", "record", "searched")
+    __slots__ += ("settle_for_device", "token", "trace")
+
+    def __init__(self, msg: Acquire, trace: Any) -> None:
+        self.msg = msg
+        self.trace = trace
+        self.token: Any = None
+        self.record: LeaseRecord | None = None
+        self.ops: set[int] = set()
+        self.failed = False
+        self.searched = False
+        self.settle_for_device = False
+        self.device = -1
+        self.host = -1
+
+
+class RoomWaiter:
+    """An extend that waits for pages, first come first served."""
+
+    __slots__ = ("id", "msg", "record", "token")
+
+    def __init__(self, id: int, msg: Extend, record: LeaseRecord, token: Any) -> None:
+        self.id = id
+        self.msg = msg
+        self.record = record
+        self.token = token

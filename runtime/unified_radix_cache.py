@@ -1,0 +1,493 @@
+"""UnifiedRadixCache: the actor that coordinates a cache. It owns leases, waiters and the order of changes.
+
+Every handler is one operation: it plans by read-only asks, then commits by steps that can only fail
+through a bug. What takes long (copies, the store, waiting for room) happens outside and comes back
+as a message; its asker is answered then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import trio
+
+from ..actors import Coordinator, handles
+from ..components import messages as c
+from ..errors import ConfigError, NoCapacity, StaleLease
+from ..spec import Tier
+from ..tiers import messages as t
+from . import messages as m
+from .acquiring import Acquiring
+from .inspection import Inspection, gather
+from .leases import PAGE, TOKEN, LeaseRecord
+from .parts import Parts
+from .pending import PendingAcquire, RoomWaiter
+from .planning import Planner, Verdict
+from .publishing import Publishing
+from .room import Room
+from .splitting import Splitter
+from .stats import CacheStats, Counters, gather_stats
+from .storing import Storing
+from .transfers import Transfers
+
+
+class GiveUp(m.Message):
+    """An asker left before its answer: forget what it was waiting for."""
+
+    waiter: int
+
+
+class UnifiedRadixCache(Coordinator):
+    """Coordinate tree, components and tiers for the engines that hold leases."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        page_bytes: tuple[int, ...],
+        *,
+        room_timeout: float,
+        prefetch_threshold: int,
+    ) -> None:
+        super().__init__()
+        self._parts = parts
+        self._room_timeout = room_timeout
+        self.prefetch_threshold = prefetch_threshold
+        self._room = Room(parts)
+        self._planner = Planner(parts)
+        self._splitter = Splitter(parts)
+        self._transfers = Transfers(parts, self._room, page_bytes)
+        self._storing = Storing(parts, self._room, self._transfers, self._splitter, page_bytes)
+        self._counters = Counters()
+        self._leases: dict[int, LeaseRecord] = {}
+        self._last_lease = 0
+        self._acquiring = Acquiring(
+            parts, self._room, self._planner, self._splitter, self._transfers, self._storing, self
+        )
+        self._publishing = Publishing(parts, self._room, self._splitter)
+        self._waiters: deque[RoomWaiter] = deque()
+        self._last_waiter = 0
+        self._woken = False
+        self._settling: list[Any] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._waiters)} waiting, "
+            f"{len(self._transfers.operations)} in flight]>"
+        )
+
+    # -- leases ---------------------------------------------------------------------------------------
+
+    def new_lease(self, msg: m.Acquire) -> LeaseRecord:
+        """Register a lease; what it holds can be explained from here on."""
+        self._last_lease += 1
+        record = LeaseRecord(
+            self._last_lease, msg.namespace, msg.tokens, msg.priority, self._parts
+        )
+        self._leases[record.id] = record
+        return record
+
+    def _lease(self, id: int) -> LeaseRecord:
+        record = self._leases.get(id)
+        if record is None:
+            raise StaleLease(f"lease {id} was released; acquire again")
+        return record
+
+    @handles(m.Acquire)
+    async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
+        """Lease the longest reusable prefix; answer later where payload must be fetched first."""
+        pending = PendingAcquire(msg, self.trace)
+        acquired = await self._acquiring.attempt(pending)
+        if acquired is None:
+            pending.token = self.defer()
+            self._acquiring.waiting[id(pending.token)] = pending
+            return None
+        self._counters.acquired(msg, acquired)
+        self._wake()
+        return acquired
+
+    async def _resume(self, waiting: list[PendingAcquire], op: int, *, ok: bool) -> None:
+        for pending in waiting:
+            pending.ops.discard(op)
+            pending.failed = pending.failed or not ok
+            if pending.ops or id(pending.token) not in self._acquiring.waiting:
+                continue
+            acquired = await self._acquiring.attempt(pending)
+            if acquired is not None:
+                del self._acquiring.waiting[id(pending.token)]
+                self._counters.acquired(pending.msg, acquired)
+                pending.token.reply(acquired)
+
+    @handles(m.Extend)
+    async def extend(self, msg: m.Extend) -> m.Extended | None:
+        """Give private pages, in the order of asking; answer later where room must come first."""
+        record = self._lease(msg.lease)
+        if msg.count < 1:
+            raise ConfigError(f"extend needs at least one token, not {msg.count}")
+        await self._advance(record, record.extent, msg.fence)
+        if not self._waiters:
+            extended = await self._extend(record, msg.count)
+            if isinstance(extended, m.Extended):
+                return extended
+            short = extended
+        else:
+            short = t.Short(())
+        await self._refuse_hopeless(short)
+        patience = self._room_timeout if msg.patience < 0 else msg.patience
+        if patience <= 0:
+            raise await self._no_capacity(record, msg.count)
+        self._last_waiter += 1
+        waiter = RoomWaiter(self._last_waiter, msg, record, self.defer())
+        self._waiters.append(waiter)
+        self.start(self._time_out, waiter.id, patience)
+        return None
+
+    async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:
+        page = self._parts.page
+        extent = record.extent + count
+        pages = -(-extent // page) - -(-record.extent // page)
+        want = self._want(record, pages)
+        got: tuple[bytes, ...] | t.Short = ()
+        if want:
+            got = await self._room.take(Tier.L1, want)
+            if isinstance(got, t.Short):
+                return got
+        tables: list[m.PageTable] = []
+        taken = iter(got)
+        for share in record.shares:
+            if share.part.snapshot:
+                fresh = not share.slot
+                if fresh:
+                    share.slot = next(taken)
+                slot = int.from_bytes(share.slot, "little")
+                tables.append(m.PageTable(0, b"", slot if fresh else -1))
+            else:
+                mine = next(taken) if pages else b""
+                share.own += mine
+                tables.append(m.PageTable(share.start, mine))
+        record.extent = extent
+        return m.Extended(tuple(tables))
+
+    def _want(self, record: LeaseRecord, pages: int) -> tuple[tuple[str, int], ...]:
+        want: list[tuple[str, int]] = []
+        for share in record.shares:
+            if not share.part.snapshot:
+                if pages:
+                    want.append((share.part.name, pages))
+            elif not share.slot:
+                want.append((share.part.name, 1))
+        return tuple(want)
+
+    async def _advance(self, record: LeaseRecord, computed: int, fence: int) -> None:
+        """Note how far the engine has come, and let windows go that have been passed."""
+        record.computed = max(record.computed, computed)
+        page = self._parts.page
+        free: list[tuple[Any, bytes, int]] = []
+        for share in record.shares:
+            part = share.part
+            if part.snapshot or part.base:
+                continue
+            start = part.rule.keep_from(record.computed)
+            for position in record_snapshots(record):
+                start = min(start, part.rule.keep_from(position))
+            if start <= share.start:
+                continue
+            share.start = start
+            if start > share.own_start:
+                passed = min((start - share.own_start) // page * PAGE, len(share.own))
+                free.append((part, bytes(share.own[:passed]), 0))
+                del share.own[:passed]
+                share.own_start += passed // PAGE * page
+            if share.receipts and start >= share.low_end:
+                receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
+                share.receipts, share.low_end = receded.receipts, receded.low_end
+        if free:
+            await self._room.give_back(Tier.L1, free, fence)
+
+    async def _refuse_hopeless(self, short: t.Short) -> None:
+        """Refuse at once what no eviction and no release could ever satisfy."""
+        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
+        capacity = {pool.component: pool.capacity for pool in usage}
+        for name, needed, free in short.lacking:
+            if needed > capacity[name]:
+                raise NoCapacity(name, needed, free, await self._locked(name))
+
+    async def _no_capacity(self, record: LeaseRecord, count: int) -> NoCapacity:
+        page = self._parts.page
+        pages = -(-(record.extent + count) // page) - -(-record.extent // page)
+        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
+        free = {pool.component: pool.free for pool in usage}
+        want = self._want(record, pages)
+        name, needed = min(want, key=lambda pair: free[pair[0]] - pair[1])
+        return NoCapacity(name, needed, free[name], await self._locked(name))
+
+    async def _locked(self, name: str) -> int:
+        """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
+        part = self._parts.by_name[name]
+        held: tuple[c.Held, c.Held] = await part.ref.ask(c.Ledger())
+        own = 0
+        for record in self._leases.values():
+            share = record.shares[part.index]
+            own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
+        return held[0].locked + own
+
+    async def _time_out(self, waiter: int, patience: float) -> None:
+        await trio.sleep(patience)
+        self.ref.tell(m.RoomTimeout(waiter), control=True)
+
+    @handles(m.RoomTimeout)
+    async def room_timeout(self, msg: m.RoomTimeout) -> None:
+        """Refuse an extend whose patience is over."""
+        for waiter in self._waiters:
+            if waiter.id == msg.waiter:
+                self._waiters.remove(waiter)
+                waiter.token.fail(await self._no_capacity(waiter.record, waiter.msg.count))
+                await self._serve()
+                return
+
+    async def _serve(self) -> None:
+        """Serve waiters for room, first come first served, as far as there is room."""
+        while self._waiters:
+            waiter = self._waiters[0]
+            if waiter.record.id in self._leases:
+                extended = await self._extend(waiter.record, waiter.msg.count)
+                if isinstance(extended, t.Short):
+                    return
+                self._waiters.popleft()
+                waiter.token.reply(extended)
+            else:
+                self._waiters.popleft()
+                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+
+    @handles(m.Snapshot)
+    async def snapshot(self, msg: m.Snapshot) -> int:
+        """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
+        record = self._lease(msg.lease)
+        part = self._parts.by_name.get(msg.component)
+        if part is None or not part.snapshot:
+            raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
+        share = record.shares[part.index]
+        if msg.at % self._parts.page or not record.published < msg.at <= record.extent:
+            raise ConfigError(
+                f"a snapshot must stand at a multiple of {self._parts.page} in "
+                f"({record.published}, {record.extent}], not at {msg.at}"
+            )
+        if any(at == msg.at for at, _ in share.kept):
+            raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
+        if not share.slot:
+            raise ConfigError(f"{msg.component!r} has no working state before the first extend")
+        got = await self._room.take(Tier.L1, ((part.name, 1),))
+        if isinstance(got, t.Short):
+            return -1
+        await self._parts.tiers[Tier.L1].ask(
+            t.CopyState(part.name, share.slot, got[0], msg.stream)
+        )
+        share.kept.append((msg.at, got[0]))
+        return int.from_bytes(got[0], "little")
+
+    @handles(m.Trim)
+    async def trim(self, msg: m.Trim) -> int:
+        """Give back private room that was not used; answer the extent."""
+        record = self._lease(msg.lease)
+        extent = record.extent - msg.count
+        floor = max(record.published, record.computed)
+        if msg.count < 0 or extent < floor:
+            raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
+        page = self._parts.page
+        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
+        free: list[tuple[Any, bytes, int]] = []
+        for share in record.shares:
+            if share.part.snapshot:
+                free += [(share.part, slot, 0) for at, slot in share.kept if at > extent]
+                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
+            elif surplus:
+                free.append((share.part, bytes(share.own[-surplus:]), 0))
+                del share.own[-surplus:]
+        record.extent = extent
+        await self._room.give_back(Tier.L1, free, msg.fence)
+        await self._serve()
+        return extent
+
+    @handles(m.Publish)
+    async def publish(self, msg: m.Publish) -> m.Published:
+        """Hand computed pages to the tree; duplicates are given back and re-pointed."""
+        record = self._lease(msg.lease)
+        known = record.known + len(msg.appended) // TOKEN
+        if not 0 <= msg.upto <= record.extent:
+            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {msg.upto}")
+        if msg.upto > known:
+            raise ConfigError(f"only {known} token ids are known; append the others first")
+        record.generated += msg.appended
+        await self._advance(record, msg.upto, msg.fence)
+        result = await self._publishing.publish(record, msg)
+        if Tier.L2 in self._parts.tiers and result.nodes:
+            self._transfers.dirty.update(dict.fromkeys(result.nodes))
+            self._wake()
+        self._counters.published += 1
+        await self._serve()
+        return result.published
+
+    @handles(m.Release)
+    async def release(self, msg: m.Release) -> bool:
+        """Give back everything that a lease holds."""
+        record = self._leases.pop(msg.lease, None)
+        if record is None:
+            return False
+        await self.give_back(record, msg.fence)
+        await self._serve()
+        return True
+
+    async def give_back(self, record: LeaseRecord, fence: int = 0) -> None:
+        """Unlock and free all that a record holds; it is no lease any more."""
+        self._leases.pop(record.id, None)
+        free: list[tuple[Any, bytes, int]] = []
+        for share in record.shares:
+            if share.receipts:
+                await share.part.ref.ask(c.Unlock(share.receipts))
+                share.receipts = ()
+            if share.own:
+                free.append((share.part, bytes(share.own), 0))
+            if share.slot:
+                free.append((share.part, share.slot, 0))
+            free += [(share.part, slot, 0) for _, slot in share.kept]
+        if free:
+            await self._room.give_back(Tier.L1, free, fence)
+
+    # -- askers that left -----------------------------------------------------------------------------
+
+    def abandoned(self, token: Any) -> None:
+        """An asker left while it waited: an operation of its own gives back what was held for it."""
+        self.ref.tell(GiveUp(id(token)), control=True)
+
+    def orphaned(self, msg: Any, result: Any) -> None:
+        """An answer found nobody: a lease in it is released."""
+        if isinstance(result, m.Acquired):
+            self.ref.tell(m.Release(result.lease), control=True)
+
+    @handles(GiveUp)
+    async def give_up(self, msg: GiveUp) -> None:
+        """Forget an acquire or extend whose asker left."""
+        pending = self._acquiring.waiting.pop(msg.waiter, None)
+        if pending is not None:
+            self._acquiring.leave(pending)
+            if pending.record is not None:
+                await self.give_back(pending.record)
+        for waiter in tuple(self._waiters):
+            if id(waiter.token) == msg.waiter:
+                self._waiters.remove(waiter)
+        await self._serve()
+
+    # -- between tiers --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Have the background looked after, once, by the actor's own task; tell who waits for quiet."""
+        self._settled()
+        if not self._woken and (self._transfers.dirty or self._transfers.unsaved):
+            self._woken = True
+            self.ref.tell(m.Background())
+
+    @handles(m.Background)
+    async def background(self, msg: m.Background) -> None:
+        """Start backups and saves: one of each at a time, so that many nodes make one batch."""
+        self._woken = False
+        transfers = self._transfers
+        if transfers.dirty and not transfers.busy("backup"):
+            await transfers.backup()
+        if transfers.unsaved and not transfers.busy("save"):
+            await self._storing.save()
+        if not transfers.operations:
+            self._wake()
+
+    @handles(m.Transferred)
+    async def transferred(self, msg: m.Transferred) -> None:
+        """Settle a copy, answer who waited for it, and start what can start now."""
+        operation = await self._transfers.transferred(msg)
+        await self._resume(operation.waiting, msg.op, ok=msg.ok)
+        await self._serve()
+        self._wake()
+
+    @handles(m.Found)
+    async def found(self, msg: m.Found) -> None:
+        """Fetch what the store has, or go on without it."""
+        operation = await self._storing.found(msg)
+        if operation is not None:
+            await self._resume(operation.waiting, msg.op, ok=True)
+            self._wake()
+
+    @handles(m.Fetched)
+    async def fetched(self, msg: m.Fetched) -> None:
+        """Take what arrived from the store, then plan again for who waited."""
+        operation = await self._storing.fetched(msg)
+        await self._resume(operation.waiting, msg.op, ok=True)
+        await self._serve()
+        self._wake()
+
+    @handles(m.Saved)
+    async def saved(self, msg: m.Saved) -> None:
+        """Settle a save."""
+        await self._storing.saved(msg)
+        await self._serve()
+        self._wake()
+
+    # -- looking and cleaning ---------------------------------------------------------------------------
+
+    @handles(m.Peek)
+    async def peek(self, msg: m.Peek) -> m.Peeked:
+        """Answer how much could be reused; change nothing."""
+        return await self._planner.peek(msg)
+
+    @handles(m.Explain)
+    async def explain(self, msg: m.Explain) -> tuple[Verdict, ...]:
+        """Answer what each component says of a prompt."""
+        return await self._planner.explain(msg)
+
+    @handles(m.EvictPages)
+    async def evict(self, msg: m.EvictPages) -> m.EvictReport:
+        """Evict unlocked payload on request."""
+        part = self._parts.by_name.get(msg.component)
+        if part is None or msg.tier not in self._parts.tiers:
+            raise ConfigError(f"no component {msg.component!r} on {msg.tier.name} here")
+        freed, pending, nodes = await self._room.evict(msg.tier, part, msg.pages)
+        why = "target" if freed + pending >= msg.pages else "exhausted"
+        await self._serve()
+        return m.EvictReport(freed, pending, nodes, why)
+
+    def _in_flight(self) -> int:
+        transfers = self._transfers
+        return len(transfers.operations) + len(transfers.dirty) + len(transfers.unsaved)
+
+    @handles(m.Settle)
+    async def settle(self, msg: m.Settle) -> None:
+        """Answer when nothing is in flight between tiers, nor due."""
+        if self._in_flight():
+            self._settling.append(self.defer())
+
+    def _settled(self) -> None:
+        if self._settling and not self._in_flight():
+            for token in self._settling:
+                token.reply(None)
+            self._settling.clear()
+
+    @handles(m.Stats)
+    async def stats(self, msg: m.Stats) -> CacheStats:
+        """Answer counters and usage."""
+        return await gather_stats(
+            self._parts,
+            self._counters,
+            self._room,
+            self._transfers,
+            self._storing,
+            leases=len(self._leases),
+            waiting=len(self._waiters) + len(self._acquiring.waiting),
+            in_flight=self._in_flight(),
+        )
+
+    @handles(m.Inspect)
+    async def inspect(self, msg: m.Inspect) -> Inspection:
+        """Answer all bookkeeping at this moment."""
+        return await gather(self._parts, tuple(self._leases.values()), self._storing.staged())
+
+
+def record_snapshots(record: LeaseRecord) -> list[int]:
+    """Answer where unpublished snapshots of a lease stand."""
+    return [at for share in record.shares for at, _ in share.kept]

@@ -1,0 +1,25 @@
+"""Which copy engine serves a device."""
+
+from __future__ import annotations
+
+from ..actors import Observer
+from .arena import HostArena
+from .copy import Before, CopyEngine, ThreadCopyEngine
+from .fences import Fences, FenceTable
+from .pools import DevicePools
+
+
+def copy_engine(
+    pools: DevicePools,
+    arena: HostArena,
+    fences: Fences,
+    *,
+    observer: Observer | None = None,
+    before: Before | None = None,
+) -> CopyEngine:
+    """Make the engine for the pools' device: CUDA streams where there is one, else worker threads."""
+    if isinstance(fences, FenceTable):
+        from .cuda_copy import CudaCopyEngine
+
+        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before)
+    return ThreadCopyEngine(pools, arena, observer=observer, before=before)
