@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 
 import lmdb
 import trio
@@ -17,6 +18,8 @@ _GROUP_BYTES = 64 << 20
 _PIECE_BYTES = ENTRY_BYTES << 15
 _SYNC_SECONDS = 30.0
 _ROOM_TRIES = 8
+
+_by_key = itemgetter(0)
 
 
 class Job:
@@ -166,8 +169,10 @@ class Writer:
                 for key, data in job.puts:
                     changes.pop(key, None)
                     changes[key] = len(data)
-                    answers.append(txn.put(key, data, db=objects))
-                results.append(answers)
+                # neighbours in the tree one after the other; of equal keys the last stays last
+                for key, data in sorted(job.puts, key=_by_key):
+                    txn.put(key, data, db=objects)
+                results.append(answers + [True] * len(job.puts))
             with self._lock:
                 growth = self._recency.change(changes)
                 victims = self._recency.victims(growth, self._max_bytes, changes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -25,6 +25,7 @@ _PROBE_KEYS = 4096
 
 _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class L2Bytes(Protocol):
@@ -110,9 +111,8 @@ class StoreIO:
             for offset in range(0, len(chains), CHAIN_BYTES)
         ]
         for first in range(0, len(keys), _PROBE_KEYS):
-            progress.flags += bytes(
-                await _ask(self._store.exists, keys[first : first + _PROBE_KEYS])
-            )
+            there: list[bool] = await _ask(self._store.exists, keys[first : first + _PROBE_KEYS])
+            progress.flags += bytes(there)
 
     async def fetch(self, items: Sequence[StoreItem], progress: Progress) -> None:
         """Read objects and put what is intact into its pages.
@@ -176,7 +176,7 @@ class StoreIO:
         ]
 
     async def _in_thread(
-        self, work: Callable[[_Question], _Answer], *arguments: _Question
+        self, work: Callable[[*_Arguments], _Answer], *arguments: *_Arguments
     ) -> _Answer:
         # not abandoned when cancelled: its pages may have another owner right after
         return await trio.to_thread.run_sync(work, *arguments, limiter=self._threads)
