@@ -9,9 +9,7 @@ after a power loss the store starts cold (`lmdb_folder.py`).
 
 from __future__ import annotations
 
-import struct
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -21,11 +19,10 @@ import trio
 
 from ..errors import ConfigError, TierUnavailable
 from .keys import KEY_BYTES
-from .lmdb_folder import FORMAT, FORMAT_KEY, OBJECTS, RECORDS, Folder, missing_bytes
+from .lmdb_open import Opened, open_folder
 from .lmdb_writer import Job, Writer
-from .recency import LARGEST_OBJECT, Pages, Recency
-from .store import StoreSetAside, StoreStatistics
-from .store_check import inspect
+from .recency import LARGEST_OBJECT
+from .store import StoreStatistics
 
 _MIN_BYTES = 1 << 20
 _READ_KEYS = 1024
@@ -40,24 +37,18 @@ class LmdbStore:
     larger by the pages that recent writes replaced and by fragments; it does not shrink.
     """
 
-    def __init__(self, folder: Folder, env: lmdb.Environment, max_bytes: int) -> None:
-        self._folder = folder
-        self._env = env
+    def __init__(self, opened: Opened, max_bytes: int) -> None:
+        self._opened = opened
+        self._path = opened.folder.path
         self._max_bytes = max_bytes
+        self._pages = opened.pages
+        self._recency = opened.recency
         self._lock = threading.Lock()
-        self._pages = Pages(env.stat()["psize"])
-        self._recency = Recency(self._pages)
-        with env.begin(write=True) as txn:
-            self._objects = env.open_db(OBJECTS, txn=txn)
-            self._records = env.open_db(RECORDS, txn=txn)
-            txn.put(FORMAT_KEY, FORMAT)
-        self._writer = Writer(
-            env, (self._objects, self._records), self._recency, self._lock, max_bytes
-        )
+        self._idle = threading.Condition(self._lock)
+        self._writer = Writer(opened, self._lock, max_bytes)
         self._limiter = trio.CapacityLimiter(_READERS)
         self._reading = 0
         self._refused = 0
-        self._idle = threading.Condition(self._lock)
         self._closed = False
 
     @classmethod
@@ -75,57 +66,18 @@ class LmdbStore:
 
     @classmethod
     def _open(cls, path: Path, max_bytes: int) -> Self:
-        folder = Folder(path)
+        opened = open_folder(path, max_bytes, _READERS)
         try:
-            reason = _distrust(folder)
-            if reason:
-                _set_aside(folder, reason)
-            folder.mark()
-            return cls._load(folder, max_bytes)
-        except lmdb.Error as error:
-            folder.release(clean=False)
-            raise TierUnavailable(f"store {path}: {error}") from error
-        except BaseException:
-            folder.release(clean=False)
-            raise
-
-    @classmethod
-    def _load(cls, folder: Folder, max_bytes: int) -> Self:
-        store = cls(folder, _open_env(folder, max_bytes), max_bytes)
-        try:
-            whole = store._recall()
-        except BaseException:
-            store._env.close()
-            raise
-        if not whole:
-            store._env.close()
-            _set_aside(folder, "its list of objects does not match its objects")
-            folder.mark()
-            store = cls(folder, _open_env(folder, max_bytes), max_bytes)
-        try:
+            store = cls(opened, max_bytes)
             store._writer.start()
-        except BaseException:
-            store._env.close()
-            raise
+        except lmdb.Error as error:
+            opened.close(clean=False)
+            raise TierUnavailable(f"store {path}: {error}") from error
         return store
-
-    def _recall(self) -> bool:
-        """Load what is there; False where the records do not explain the objects."""
-        try:
-            with self._env.begin() as txn:
-                logged = 0
-                for _, record in txn.cursor(db=self._records):
-                    self._recency.replay((record,))
-                    logged += len(record)
-                entries = txn.stat(self._objects)["entries"]
-        except struct.error:
-            return False
-        self._writer.logged = logged
-        return entries == len(self._recency)
 
     def __repr__(self) -> str:
         held = f"{len(self._recency)} objects, {self._recency.total}/{self._max_bytes} bytes"
-        return f"<LmdbStore {self._folder.path} {'closed' if self._closed else held}>"
+        return f"<LmdbStore {self._path} {'closed' if self._closed else held}>"
 
     # -- verbs ----------------------------------------------------------------------------------
 
@@ -187,7 +139,8 @@ class LmdbStore:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
-        await trio.to_thread.run_sync(self._close)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._close)
 
     def statistics(self) -> StoreStatistics:
         """See `Store`; `bytes` are those on disk, whole pages counted."""
@@ -205,13 +158,13 @@ class LmdbStore:
         with self._lock:
             # an abandoned read may come this late: the map must not be closed under it
             if self._closed:
-                raise TierUnavailable(f"store {self._folder.path} is closed")
+                raise TierUnavailable(f"store {self._path} is closed")
             self._reading += 1
         try:
-            with self._env.begin(db=self._objects) as txn:
+            with self._opened.env.begin(db=self._opened.objects) as txn:
                 found = [txn.get(key) if key in self._recency else None for key in keys]
         except lmdb.Error as error:
-            raise TierUnavailable(f"store {self._folder.path}: {error}") from error
+            raise TierUnavailable(f"store {self._path}: {error}") from error
         finally:
             with self._lock:
                 self._reading -= 1
@@ -226,16 +179,15 @@ class LmdbStore:
         failure = self._writer.stop()
         with self._lock:
             self._idle.wait_for(lambda: not self._reading)
-        self._env.close()
-        self._folder.release(clean=failure is None)
+        self._opened.close(clean=failure is None)
         if failure is not None:
-            raise TierUnavailable(f"store {self._folder.path}: {failure}") from failure
+            raise TierUnavailable(f"store {self._path}: {failure}") from failure
 
     # -- helpers --------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TierUnavailable(f"store {self._folder.path} is closed")
+            raise TierUnavailable(f"store {self._path} is closed")
 
     def _read_slices(self, keys: Sequence[bytes]) -> list[list[bytes]]:
         slices: list[list[bytes]] = []
@@ -257,7 +209,7 @@ class LmdbStore:
             job.withdrawn = True
             raise
         if job.error is not None:
-            raise TierUnavailable(f"store {self._folder.path}: {job.error}") from job.error
+            raise TierUnavailable(f"store {self._path}: {job.error}") from job.error
         return job.results
 
 
@@ -273,59 +225,3 @@ def _parts(indexes: Sequence[int], costs: Sequence[int], limit: int) -> Iterator
         cost += costs[index]
     if part:
         yield part
-
-
-def _distrust(folder: Folder) -> str:
-    """Say why the data must be set aside before anything is mapped; "" where it may be."""
-    if not folder.data.exists():
-        return ""
-    if folder.outlived_boot():
-        return "the machine went down while it was written"
-    missing = missing_bytes(folder.data)
-    if missing:
-        report = inspect(folder.path)
-        if not report.readable:
-            return f"it is {missing} bytes shorter than it must be ({report.problem})"
-    return ""
-
-
-def _set_aside(folder: Folder, reason: str) -> None:
-    aside = folder.set_aside()
-    warnings.warn(
-        f"store {folder.path} was set aside as {aside.name}, because {reason}; it starts empty. "
-        f"Delete that file when it is of no use to you.",
-        StoreSetAside,
-        stacklevel=2,
-    )
-
-
-def _open_env(folder: Folder, max_bytes: int) -> lmdb.Environment:
-    """Map the data: at most `max_bytes` of it live, so that free pages are always to be found."""
-    fresh = not folder.data.exists()
-    held = 0 if fresh else folder.data.stat().st_size
-    try:
-        env = lmdb.open(
-            str(folder.path),
-            map_size=2 * max(max_bytes, held) + (256 << 20),
-            max_dbs=2,
-            sync=False,
-            metasync=False,
-            readahead=False,
-            max_spare_txns=_READERS,
-        )
-        env.reader_check()
-        if not fresh:
-            with env.begin() as txn:
-                form = txn.get(FORMAT_KEY)
-                known = form == FORMAT or (form is None and not txn.stat()["entries"])
-            if not known:
-                env.close()
-                raise ConfigError(
-                    f"{folder.path} holds LMDB data that is no banyankv store of format "
-                    f"{FORMAT.decode()}; give the store a folder of its own"
-                )
-    except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-        raise ConfigError(f"{folder.data} is not LMDB data that we can read: {error}") from error
-    except (lmdb.Error, OSError) as error:
-        raise TierUnavailable(f"store {folder.path}: {error}") from error
-    return env

@@ -12,7 +12,8 @@ from operator import itemgetter
 import lmdb
 import trio
 
-from .recency import ENTRY_BYTES, Recency, pack_changes
+from .lmdb_open import Opened
+from .recency import ENTRY_BYTES, pack_changes
 
 _GROUP_BYTES = 64 << 20
 _PIECE_BYTES = ENTRY_BYTES << 15
@@ -54,27 +55,20 @@ class Job:
 
 
 class Writer:
-    """Writes `objects` and `records` of `env` in a thread of its own, from `start` to `stop`.
+    """Writes an opened folder in a thread of its own, from `start` to `stop`.
 
-    Keeps `recency` in step with what is committed, under `lock`. `logged` is the number of bytes in
-    `records`; `evicted` counts objects.
+    Keeps the list of objects in step with what is committed, under `lock`. `evicted` counts them.
     """
 
-    def __init__(
-        self,
-        env: lmdb.Environment,
-        databases: tuple[lmdb._Database, lmdb._Database],
-        recency: Recency,
-        lock: threading.Lock,
-        max_bytes: int,
-    ) -> None:
-        self._env = env
-        self._objects, self._records = databases
-        self._recency = recency
+    def __init__(self, opened: Opened, lock: threading.Lock, max_bytes: int) -> None:
+        self._env = opened.env
+        self._objects = opened.objects
+        self._records = opened.records
+        self._recency = opened.recency
+        self._logged = opened.logged
         self._lock = lock
         self._max_bytes = max_bytes
         self.group_cost = min(_GROUP_BYTES, max_bytes // 4)
-        self.logged = 0
         self.evicted = 0
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
@@ -111,27 +105,28 @@ class Writer:
     # -- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while jobs := self._next():
+        while True:
+            jobs, stopping = self._next()
             waiting = [job for job in jobs if not job.withdrawn]
             if waiting:
                 self._commit(waiting)
+            elif stopping and not jobs:
+                return
             if self._dirty and time.monotonic() - self._synced >= _SYNC_SECONDS:
                 self._sync()
 
-    def _next(self) -> list[Job]:
-        """Wait for jobs and take as many as go into one transaction; none at the end."""
+    def _next(self) -> tuple[list[Job], bool]:
+        """Wait for jobs, or until a sync is due; take as many as go into one transaction."""
         with self._wake:
-            while not self._jobs and not self._stopping:
-                if self._dirty and not self._wake.wait(_SYNC_SECONDS):
-                    self._sync()
-                elif not self._dirty:
-                    self._wake.wait()
+            self._wake.wait_for(
+                lambda: self._jobs or self._stopping, _SYNC_SECONDS if self._dirty else None
+            )
             taken: list[Job] = []
             cost = 0
             while self._jobs and (not taken or cost + self._jobs[0].cost <= self.group_cost):
                 cost += self._jobs[0].cost
                 taken.append(self._jobs.popleft())
-            return taken
+            return taken, self._stopping
 
     def _commit(self, jobs: Sequence[Job]) -> None:
         try:
@@ -180,7 +175,7 @@ class Writer:
             logged = self._record(txn, changes)
         with self._lock:
             self._recency.apply(changes)
-        self.logged = logged
+        self._logged = logged
         self.evicted += len(victims)
         self._dirty = self._dirty or bool(changes)
         for job, answers in zip(jobs, results, strict=True):
@@ -199,7 +194,7 @@ class Writer:
                 logged = self._record(txn, changes)
             with self._lock:
                 self._recency.apply(changes)
-            self.logged = logged
+            self._logged = logged
             self.evicted += len(victims)
 
     def _drop(
@@ -211,7 +206,7 @@ class Writer:
 
     def _record(self, txn: lmdb.Transaction, changes: dict[bytes, int | None]) -> int:
         """Write the uses since the last time and `changes`; say how long all records are now."""
-        logged = self.logged
+        logged = self._logged
         with self._lock:
             snapshot = self._recency.snapshot() if self._recency.wants_snapshot(logged) else b""
             uses = self._recency.take_uses()

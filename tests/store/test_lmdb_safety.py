@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from banyankv.errors import ConfigError, TierUnavailable
-from banyankv.tiers.lmdb_folder import ASIDE, DATA, OBJECTS, missing_bytes, unclean
+from banyankv.tiers.lmdb_folder import ASIDE, DATA, OBJECTS, RECORDS, missing_bytes, unclean
 from banyankv.tiers.lmdb_store import LmdbStore
 from banyankv.tiers.store import StoreSetAside
 from banyankv.tiers.store_check import inspect
@@ -150,7 +150,7 @@ async def test_a_short_file_that_can_be_read_is_kept(tmp_path: Path) -> None:
     await fill(tmp_path)
     data = tmp_path / DATA
     # LMDB may promise pages that it never wrote, all of them free: pretend that it did
-    with patch("banyankv.tiers.lmdb_store.missing_bytes", lambda path: missing_bytes(path) + 4096):
+    with patch("banyankv.tiers.lmdb_open.missing_bytes", lambda path: missing_bytes(path) + 4096):
         store = await LmdbStore.open(tmp_path, 4 * MIB)
     assert store.statistics().objects == 200
     await store.aclose()
@@ -191,11 +191,21 @@ async def test_objects_that_the_records_do_not_explain_are_set_aside(tmp_path: P
     with env.begin(write=True) as txn:
         txn.delete(key(1), db=env.open_db(OBJECTS, txn=txn))
     env.close()
-    with pytest.warns(StoreSetAside, match="list of objects"):
+    with pytest.warns(StoreSetAside, match="contradicts itself"):
         store = await LmdbStore.open(tmp_path, 4 * MIB)
     assert store.statistics().objects == 0
     assert await store.put([(key(1), b"x")]) == [True]
     await store.aclose()
+
+
+async def test_a_torn_record_sets_the_store_aside(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    env = lmdb.open(str(tmp_path), max_dbs=2)
+    with env.begin(write=True) as txn:
+        txn.put(b"\xff" * 8, b"torn", db=env.open_db(RECORDS, txn=txn))
+    env.close()
+    with pytest.warns(StoreSetAside, match="contradicts itself"):
+        await (await LmdbStore.open(tmp_path, 4 * MIB)).aclose()
 
 
 async def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ async def test_records_are_compacted_and_still_right(tmp_path: Path) -> None:
             for number in range(50):
                 await store.put([(key(number % 5), content(number, 400))])
                 await store.get([key(0)])
-            assert store._writer.logged < 40 * 36
+            assert store._writer._logged < 40 * 36
         async with opened(tmp_path) as store:
             assert await held(store, range(6)) == [0, 1, 2, 3, 4]
             assert store._recency.snapshot()[-36:-4] == key(0)
@@ -249,6 +249,38 @@ async def test_what_waits_is_committed_together_and_a_withdrawn_put_is_not_begun
             assert not withdrawn.cancelled_caught
             assert gate.groups == [1, 2]
             assert await held(store, range(6)) == [1, 2, 3]
+
+
+async def test_the_event_loop_goes_on_while_the_writer_syncs(tmp_path: Path) -> None:
+    syncing, go = threading.Event(), threading.Event()
+    sync = Writer._sync
+
+    def slow(writer: Writer) -> None:
+        syncing.set()
+        go.wait()
+        sync(writer)
+
+    with (
+        patch("banyankv.tiers.lmdb_writer._SYNC_SECONDS", 0.0),
+        patch.object(Writer, "_sync", slow),
+    ):
+        async with opened(tmp_path) as store:
+            await store.put([(key(1), b"x")])
+            await trio.to_thread.run_sync(syncing.wait)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.put, [(key(2), b"y")])
+                await trio.testing.wait_all_tasks_blocked()
+                assert await store.get([key(1), key(2)]) == [b"x", None]
+                go.set()
+            assert await store.get([key(2)]) == [b"y"]
+
+
+async def test_closing_is_not_cut_short_by_cancellation(tmp_path: Path) -> None:
+    store = await LmdbStore.open(tmp_path, MIB)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.aclose()
+    await (await LmdbStore.open(tmp_path, MIB)).aclose()
 
 
 async def test_a_cancelled_read_returns_at_once_and_close_waits_for_its_thread(
