@@ -28,7 +28,7 @@ class Permit(NamedTuple):
 class Breaker:
     """Opens after `threshold` failures in a row, for a pause that doubles with each failed trial.
 
-    A pause is between half and all of `base`, `2 * base`, ... seconds, `ceiling` at most, drawn by a
+    A pause is half to all of `base`, `2 * base`, ... seconds, `ceiling` at most, drawn by a
     generator seeded with `seed`, so that many breakers do not try at the same moment. Then one call
     is let through: its success closes the breaker, its failure opens it again. A call that was let
     through before the breaker last opened or closed decides nothing any more. `opened` counts.

@@ -43,7 +43,7 @@ class BadObject(IntegrityError):
 
 
 class Header(NamedTuple):
-    """What an object says of itself; `fingerprint` has 16 bytes, `written` is seconds since 1970."""
+    """What an object says of itself; 16 bytes of `fingerprint`, `written` in seconds since 1970."""
 
     component: str
     fingerprint: bytes

@@ -1,7 +1,7 @@
 """What a store of L3 objects must do, and the simplest one that does it.
 
-A store knows keys (32 bytes) and opaque objects. What an object means, whether it is intact and what
-a failure of the store leads to are the business of the tier in front of it (`l3.py`).
+A store knows keys (32 bytes) and opaque objects. What an object means, whether it is intact and
+what a failure of the store leads to are the business of the tier in front of it (`l3.py`).
 """
 
 from __future__ import annotations
