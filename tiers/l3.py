@@ -98,9 +98,9 @@ class StoreTier(Leaf):
         self._numbers = 0
         self._counts: Counter[str] = Counter()
         self._keys: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._misses: Counter[tuple[str, MissReason]] = Counter()
-        self._hits = 0
 
     def __repr__(self) -> str:
         return f"<StoreTier {self._store!r} {self._breaker.state.value}, {len(self._calls)} calls>"
@@ -139,7 +139,7 @@ class StoreTier(Leaf):
         else:
             hits = message.outcomes.count(None)
         self._note(call.verb, call.keys, reasons)
-        self._hits += hits
+        self._hits[call.verb] += hits
         self._bytes[call.verb] += message.moved
         first = next(iter(reasons), None)
         self._report(call, message, hits, "ok" if first is None else first.value)
@@ -152,8 +152,8 @@ class StoreTier(Leaf):
         return StoreTierStatistics(
             calls=tuple(sorted(self._counts.items())),
             keys=tuple(sorted(self._keys.items())),
+            hits=tuple(sorted(self._hits.items())),
             bytes=tuple(sorted(self._bytes.items())),
-            hits=self._hits,
             misses=tuple(
                 sorted((verb, reason.value, n) for (verb, reason), n in self._misses.items())
             ),

@@ -78,14 +78,15 @@ class ReadStoreTier(msgspec.Struct, frozen=True, gc=False):
 class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What the L3 actor did so far.
 
-    `calls`, `keys` and `bytes` are (verb, number); `misses` is (verb, reason, keys). `hits` are
-    objects that were read and intact. `store` is the store's own account.
+    `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits are
+    keys that were there (probe), read and intact (fetch) or kept (save). `store` is the store's own
+    account.
     """
 
     calls: tuple[tuple[str, int], ...]
     keys: tuple[tuple[str, int], ...]
+    hits: tuple[tuple[str, int], ...]
     bytes: tuple[tuple[str, int], ...]
-    hits: int
     misses: tuple[tuple[str, str, int], ...]
     in_flight: int
     breaker: str
