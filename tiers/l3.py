@@ -58,7 +58,7 @@ class _Call:
         self.keys = keys
         self.shape = shape
         self.permit = permit
-        self.token: ReplyToken | None = token
+        self.token = token
         self.trace = trace
         self.scope = trio.CancelScope()
         self.started = time.time_ns()
@@ -143,8 +143,8 @@ class StoreTier(Leaf):
         self._bytes[call.verb] += message.moved
         first = next(iter(reasons), None)
         self._report(call, message, hits, "ok" if first is None else first.value)
-        if call.token is not None:
-            call.token.reply(_answer(call, message))
+        # also where the asker left: an answer is what ends a token
+        call.token.reply(_answer(call, message))
 
     @handles(ReadStoreTier)
     def statistics(self, message: ReadStoreTier) -> StoreTierStatistics:
@@ -167,7 +167,6 @@ class StoreTier(Leaf):
         """End the call that nobody waits for any more."""
         for call in self._calls.values():
             if call.token is token:
-                call.token = None
                 call.scope.cancel()
 
     # -- calls ----------------------------------------------------------------------------------
@@ -217,7 +216,7 @@ class StoreTier(Leaf):
         if call.scope.cancelled_caught:
             reason = MissReason.TIMEOUT
             # a hasty asker, or one that left, tells nothing about the store
-            if call.token is not None and trio.current_time() - asked >= self._timeout / 2:
+            if not call.token.left and trio.current_time() - asked >= self._timeout / 2:
                 worked, error = False, "not over at the asker's deadline"
         outcomes = progress.outcomes
         if not call.shape:

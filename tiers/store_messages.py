@@ -79,8 +79,8 @@ class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What the L3 actor did so far.
 
     `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits are
-    keys that were there (probe), read and intact (fetch) or kept (save). `store` is the store's own
-    account.
+    keys that were there (probe), read and intact (fetch) or kept (save). `store` is what the store
+    says of itself.
     """
 
     calls: tuple[tuple[str, int], ...]
