@@ -114,6 +114,7 @@ def replay(
         Write the figures to this file as one JSON object.
     plot
         Draw hit rate and occupancy over the requests into this file.
+
     """
     if concurrency < 1:
         raise ConfigError(f"--concurrency must be at least 1, not {concurrency}")
@@ -196,6 +197,7 @@ def check_store(
         The store's folder.
     json
         Write the report to this file as one JSON object.
+
     """
     report = inspect(path)
     Console(highlight=False, soft_wrap=True).print(describe_store(report), markup=False)
@@ -242,7 +244,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _say(message: str) -> None:
-    print("banyankv: " + " ".join(message.split()), file=sys.stderr)
+    sys.stderr.write("banyankv: " + " ".join(message.split()) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

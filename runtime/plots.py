@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 def require_plotting() -> None:
     """Find out before a long run whether there will be a picture; raises `ConfigError` if not."""
-    try:
-        import matplotlib  # noqa: F401 - the extra `plot` may be missing
-    except ImportError:
+    if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("a plot needs matplotlib: pip install 'banyankv[plot]'") from None
 
 

@@ -80,23 +80,25 @@ class Replay:
             if self._on_turn is not None:
                 self._on_turn(tally)
             if tally.requests % every == 0:
-                self.samples.append(self._sample(cache, tally))
+                self.samples.append(await self._sample(cache, tally))
             await trio.lowlevel.checkpoint()
 
-    def _sample(self, cache: Cache, tally: Tally) -> Sample:
+    async def _sample(self, cache: Cache, tally: Tally) -> Sample:
+        stats = await cache.stats()
         usage = {
             f"{tier} {pool.component}": (pool.capacity - pool.free) / pool.capacity
-            for tier, pools in cache.stats().pools.items()
+            for tier, pools in stats.pools.items()
             for pool in pools
         }
         return Sample(tally.requests, tally.tokens, tally.hit_tokens, usage)
 
     async def _result(self, cache: Cache, tally: Tally, seconds: float) -> ReplayResult:
-        stats = cache.stats()
+        stats = await cache.stats()
         problem = tally.first_failure or await _broken(cache)
         await cache.flush()
+        flushed = await cache.stats()
         leaked = sum(
-            pool.capacity - pool.free for pools in cache.stats().pools.values() for pool in pools
+            pool.capacity - pool.free for pools in flushed.pools.values() for pool in pools
         )
         hit = tally.hit_tokens
         times = np.array(tally.acquire_ns) / 1000

@@ -97,7 +97,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
             ("acquire P50", f"{self.acquire_us.p50:,.1f} µs"),
             ("acquire P99", f"{self.acquire_us.p99:,.1f} µs"),
             ("nodes", _count(self.nodes)),
-            ("nodes / (sequences × length)", f"{self.node_ratio:.6f}"),
+            ("nodes / (sequences * length)", f"{self.node_ratio:.6f}"),
             ("fingerprints checked", _count(self.fingerprints.checked)),
             ("fingerprints failed", _count(self.fingerprints.failed)),
             ("leaked pages", _count(self.leaked_pages)),

@@ -94,7 +94,7 @@ class ToyEngine:
             self._check_reused(lease, prefixes)
             await self._compute(lease, prefixes, len(turn.tokens))
             private = {name: self._table(lease, name) for name in self._paged}
-            lease.publish()
+            await lease.publish()
             self._check_replaced(lease, prefixes, private)
         self.tally.operations += 3  # acquire, publish, release
         return lease.hit
@@ -117,7 +117,7 @@ class ToyEngine:
             for name, raw in self._states.items():
                 self._fingerprints.write(name, raw, _slot(lease, name), prefixes[last - 1 : last])
                 if end in marks:
-                    lease.snapshot(name, at=end)
+                    await lease.snapshot(name, at=end)
             self.tally.operations += 1 + len(self._states) * (end in marks)
             position = end
 

@@ -185,15 +185,16 @@ def expand(blocks: Tokens, length: int) -> Tokens:
     Token ids are a bijection of (block, offset), so two requests agree on a token exactly where
     they agree on the block; a scrambling one, so that nothing in them is regular.
     """
-    ids = blocks[:, None] * np.uint32(BLOCK) + np.arange(BLOCK, dtype=np.uint32)
-    ids = ids.reshape(-1)[:length]
-    scratch = ids >> np.uint32(16)
+    offsets = np.arange(BLOCK, dtype=np.uint32)
+    ids: Tokens = (blocks[:, None] * np.uint32(BLOCK) + offsets).reshape(-1)[:length]
+    scratch = np.empty_like(ids)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         np.right_shift(ids, np.uint32(shift), out=scratch)
         np.bitwise_xor(ids, scratch, out=ids)
         np.multiply(ids, np.uint32(factor), out=ids)
     np.right_shift(ids, np.uint32(16), out=scratch)
-    return np.bitwise_xor(ids, scratch, out=ids)
+    np.bitwise_xor(ids, scratch, out=ids)
+    return ids
 
 
 # -- text, by its UTF-8 bytes ----------------------------------------------------------------------

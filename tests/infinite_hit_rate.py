@@ -13,7 +13,9 @@ been a state, each only where it lies beyond what the request reused.
 """
 
 import argparse
+import itertools
 import json
+from pathlib import Path
 
 BLOCK = 512
 GRID = 256
@@ -64,8 +66,8 @@ def hit_tokens(requests, page_size=16, states=False):
 
 def read(path, limit=None):
     """Read (length, block ids) of a trace's first `limit` requests."""
-    with open(path) as lines:
-        rows = [json.loads(line) for line, _ in zip(lines, range(limit or 10**9))]
+    with Path(path).open() as lines:
+        rows = [json.loads(line) for line in itertools.islice(lines, limit)]
     return [(row["input_length"], row["hash_ids"]) for row in rows]
 
 

@@ -122,7 +122,7 @@ def test_what_is_no_trace_is_refused(tmp_path, content, message):
 
 
 def test_a_missing_file_names_what_could_be_given(tmp_path):
-    with pytest.raises(ConfigError, match="No such file.*generated:multi-turn"):
+    with pytest.raises(ConfigError, match=r"No such file.*generated:multi-turn"):
         open_workload(str(tmp_path / "absent"))
     with pytest.raises(ConfigError, match="Is a directory"):
         open_workload(str(tmp_path))
