@@ -115,7 +115,9 @@ class SnapshotSpec(
 
     def __post_init__(self) -> None:
         if not self.states:
-            raise ConfigError(f"component {self.name!r}: a snapshot needs at least one state tensor")
+            raise ConfigError(
+                f"component {self.name!r}: a snapshot needs at least one state tensor"
+            )
 
     @property
     def state_bytes(self) -> int:

@@ -1,0 +1,1 @@
+"""The tree and what its nodes carry: topology, coverage, locks, eviction. No trio, torch or I/O."""

@@ -1,0 +1,1 @@
+"""What an engine embeds: configuration, assembly, the cache, leases and the command line."""

@@ -1,8 +1,8 @@
 """Acquiring: plan, lock, bring what is lower, and make the private copies of states.
 
-    attempt -> find in the store? -> lock coverage -> promote what L1 lacks -> copy states -> leased
-       ^            (waits)                              (waits)
-       `---------------- plan again after every wait ------'
+attempt -> find in the store? -> lock coverage -> promote what L1 lacks -> copy states -> leased
+^            (waits)                              (waits)
+`---------------- plan again after every wait ------'
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Acquiring:
 
     def __init__(
         self,
+        *,
         parts: Parts,
         room: Room,
         planner: Planner,
@@ -178,9 +179,7 @@ class Acquiring:
         l1 = min(max(pending.device, 0), length)
         l2 = min(max(pending.host, 0), length) - l1
         pending.record = None
-        return m.Acquired(
-            record.id, length, record.full, (l1, l2, length - l1 - l2), tuple(tables)
-        )
+        return m.Acquired(record.id, length, record.full, (l1, l2, length - l1 - l2), tuple(tables))
 
     def leave(self, pending: PendingAcquire) -> None:
         """Take an acquire out of whatever it waits for."""

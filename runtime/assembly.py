@@ -108,9 +108,7 @@ async def assemble(
             store = await LmdbStore.open(config.store.path, config.store.max_bytes)
             stack.push_async_callback(store.aclose)
         system = await stack.enter_async_context(
-            open_system(
-                "banyankv", dispatch=config.dispatch, observer=observer, seed=config.seed
-            )
+            open_system("banyankv", dispatch=config.dispatch, observer=observer, seed=config.seed)
         )
         tree = await system.spawn(lambda: UnifiedTreeCore(model.page_size), name="tree")
         parts: list[Part] = []

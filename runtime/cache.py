@@ -159,7 +159,9 @@ class Cache:
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> tuple[Verdict, ...]:
         """Answer, per component, how far it would go, which node stops it, and why."""
-        verdicts: tuple[Verdict, ...] = await self.ask(m.Explain(self._space(namespace), pack(tokens)))
+        verdicts: tuple[Verdict, ...] = await self.ask(
+            m.Explain(self._space(namespace), pack(tokens))
+        )
         return verdicts
 
     # -- upkeep ---------------------------------------------------------------------------------------
@@ -234,5 +236,3 @@ async def open_cache(
         before_copy=before_copy,
     ) as assembled:
         yield Cache(config, assembled)
-
-

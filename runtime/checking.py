@@ -9,7 +9,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
-from ..components import messages as c
 from ..errors import IntegrityError
 from ..spec import Tier
 from .inspection import ComponentView, Inspection

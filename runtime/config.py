@@ -61,6 +61,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.dispatch not in ("direct", "mailbox"):
             raise ConfigError(f"dispatch must be 'direct' or 'mailbox', not {self.dispatch!r}")
         if self.room_timeout < 0 or self.store_timeout <= 0:
-            raise ConfigError("room_timeout must not be negative and store_timeout must be positive")
+            raise ConfigError(
+                "room_timeout must not be negative and store_timeout must be positive"
+            )
         if self.prefetch_threshold < 1:
             raise ConfigError("prefetch_threshold must be at least 1 token")

@@ -152,5 +152,3 @@ class HybridCacheController(Coordinator):
 
 def _packed(items: Iterable[t.StoreItem]) -> bytes:
     return b"".join(item.chain for item in items)
-
-

@@ -73,21 +73,17 @@ async def gather(
     parts: Parts, leases: Iterable[LeaseRecord], staged: dict[str, bytes]
 ) -> Inspection:
     """Ask every actor for its views; used inside an operation of the cache actor."""
-    components: list[ComponentView] = []
-    for part in parts.all:
-        components.append(
-            ComponentView(
-                part.name,
-                part.base,
-                part.snapshot,
-                await part.ref.ask(c.Records()),
-                await part.ref.ask(c.Ledger()),
-                (
-                    await part.ref.ask(c.Shared(Tier.L1)),
-                    await part.ref.ask(c.Shared(Tier.L2)),
-                ),
-            )
+    components = [
+        ComponentView(
+            part.name,
+            part.base,
+            part.snapshot,
+            await part.ref.ask(c.Records()),
+            await part.ref.ask(c.Ledger()),
+            (await part.ref.ask(c.Shared(Tier.L1)), await part.ref.ask(c.Shared(Tier.L2))),
         )
+        for part in parts.all
+    ]
     pools: dict[str, tuple[PoolView, ...]] = {}
     for tier, ref in parts.tiers.items():
         views: list[PoolView] = []

@@ -178,5 +178,3 @@ class Lease:
     def _alive(self) -> None:
         if not self._live:
             raise StaleLease(f"lease {self._id} was released; acquire again")
-
-

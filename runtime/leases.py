@@ -57,7 +57,9 @@ class LeaseRecord:
         "shares",
     )
 
-    def __init__(self, id: int, namespace: bytes, tokens: bytes, priority: int, parts: Parts) -> None:
+    def __init__(
+        self, id: int, namespace: bytes, tokens: bytes, priority: int, parts: Parts
+    ) -> None:
         self.id = id
         self.namespace = namespace
         self.prompt = tokens

@@ -104,8 +104,11 @@ class Publish(Message):
 
 
 class Published(Message):
-    """`length` is how far the tree has taken over; `patches` are (component, position, pages) that
-    replaced duplicates in the lease's table; `starts` where each component's table begins."""
+    """How far the tree has taken over, and what that changed in the lease's tables.
+
+    `patches` are (component, position, pages) in place of duplicates; `starts` is where each
+    component's table begins.
+    """
 
     length: int
     patches: tuple[tuple[int, int, PageList], ...]

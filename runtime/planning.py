@@ -61,9 +61,7 @@ class Planner:
     async def plan(self, namespace: bytes, tokens: bytes, *, host: bool) -> Plan:
         """Find the deepest boundary that every component accepts."""
         limit = reusable_tokens(tokens, self._parts.page)
-        walked: c.Walked = await self._parts.tree.ask(
-            c.Walk(namespace, tokens[: limit * TOKEN])
-        )
+        walked: c.Walked = await self._parts.tree.ask(c.Walk(namespace, tokens[: limit * TOKEN]))
         return await self.agree(walked, host=host)
 
     async def agree(self, walked: c.Walked, *, host: bool, limit: int | None = None) -> Plan:

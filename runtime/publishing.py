@@ -1,10 +1,10 @@
 """Publishing: hand computed pages to the tree, give duplicates back, move the locks.
 
-    tree      |--- A ---|--- B ---|                 existing nodes beyond the anchor: what they hold
-    own            ====================             stays, what they lack is attached (revival)
-    result    |--- A ---|--- B ---|-- new --|-cap-| the rest becomes new nodes, cut where own pages of a
-                                                    component start, where a snapshot stands, and where
-                                                    the need of the end begins (the leaf cap)
+tree      |--- A ---|--- B ---|                 existing nodes beyond the anchor: what they hold
+own            ====================             stays, what they lack is attached (revival)
+result    |--- A ---|--- B ---|-- new --|-cap-| the rest becomes new nodes, cut where own pages of a
+component start, where a snapshot stands, and where
+the need of the end begins (the leaf cap)
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Publishing:
     async def _walk(self, record: LeaseRecord, upto: int) -> tuple[c.Walked, int]:
         """Follow the tokens below the anchor; shorten where a node is arriving on L1."""
         key = record.key(record.published, upto)
-        walked: c.Walked = await self._parts.tree.ask(
-            c.Walk(record.namespace, key, record.anchor)
-        )
+        walked: c.Walked = await self._parts.tree.ask(c.Walk(record.namespace, key, record.anchor))
         if not walked.path:
             return walked, upto
         stop = len(walked.path)

@@ -91,7 +91,7 @@ class Room:
         await self._parts.tree.ask(c.Remove(gone))
 
     async def _follow_auxiliary(self, batch: _Batch, freed: c.Freed) -> None:
-        """What lost its last copy takes the whole of a leaf, and the snapshots that needed it."""
+        """Drop what goes along with a last copy: the whole of a leaf, and snapshots that needed it."""
         base = self._parts.base
         leaves: c.Freed = await base.ref.ask(c.EvictLeaves(freed.gone, batch.tier))
         if leaves.nodes:

@@ -87,7 +87,10 @@ class Storing:
             return None
         if not part.snapshot:
             need = part.rule.need(end)
-            if not need or found.start > max(first, need[0][0]) // self._parts.page * self._parts.page:
+            if (
+                not need
+                or found.start > max(first, need[0][0]) // self._parts.page * self._parts.page
+            ):
                 return None
         return t.StoreItem(part.name, b"", found.start, end, found.pages)
 

@@ -119,9 +119,7 @@ class Transfers:
             found = await part.ref.ask(c.Unbacked(nodes))
             if not whole:
                 found = tuple(
-                    pair
-                    for pair in found
-                    if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
+                    pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
                 )
             await self._back(operation, part, found, batch, moves)
         if moves:
@@ -200,4 +198,3 @@ class Transfers:
                 if below:
                     await self._room.drop(tuple(reversed(below)), operation.target)
         await self._room.reap(reversed(operation.nodes))
-

@@ -7,22 +7,22 @@ as a message; its asker is answered then.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import trio
 
 from ..actors import Coordinator, handles
 from ..components import messages as c
-from ..errors import ConfigError, NoCapacity, StaleLease
+from ..errors import ConfigError, StaleLease
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
 from .acquiring import Acquiring
+from .extending import Extending
 from .inspection import Inspection, gather
 from .leases import PAGE, TOKEN, LeaseRecord
 from .parts import Parts
-from .pending import PendingAcquire, RoomWaiter
+from .pending import PendingAcquire
 from .planning import Planner, Verdict
 from .publishing import Publishing
 from .room import Room
@@ -62,17 +62,22 @@ class UnifiedRadixCache(Coordinator):
         self._leases: dict[int, LeaseRecord] = {}
         self._last_lease = 0
         self._acquiring = Acquiring(
-            parts, self._room, self._planner, self._splitter, self._transfers, self._storing, self
+            parts=parts,
+            room=self._room,
+            planner=self._planner,
+            splitter=self._splitter,
+            transfers=self._transfers,
+            storing=self._storing,
+            book=self,
         )
         self._publishing = Publishing(parts, self._room, self._splitter)
-        self._waiters: deque[RoomWaiter] = deque()
-        self._last_waiter = 0
+        self._extending = Extending(parts, self._room, self._leases)
         self._woken = False
         self._settling: list[Any] = []
 
     def __repr__(self) -> str:
         return (
-            f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._waiters)} waiting, "
+            f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._extending.waiters)} waiting, "
             f"{len(self._transfers.operations)} in flight]>"
         )
 
@@ -81,9 +86,7 @@ class UnifiedRadixCache(Coordinator):
     def new_lease(self, msg: m.Acquire) -> LeaseRecord:
         """Register a lease; what it holds can be explained from here on."""
         self._last_lease += 1
-        record = LeaseRecord(
-            self._last_lease, msg.namespace, msg.tokens, msg.priority, self._parts
-        )
+        record = LeaseRecord(self._last_lease, msg.namespace, msg.tokens, msg.priority, self._parts)
         self._leases[record.id] = record
         return record
 
@@ -122,114 +125,12 @@ class UnifiedRadixCache(Coordinator):
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
         record = self._lease(msg.lease)
-        if msg.count < 1:
-            raise ConfigError(f"extend needs at least one token, not {msg.count}")
-        await self._advance(record, record.extent, msg.fence)
-        if not self._waiters:
-            extended = await self._extend(record, msg.count)
-            if isinstance(extended, m.Extended):
-                return extended
-            short = extended
-        else:
-            short = t.Short(())
-        await self._refuse_hopeless(short)
         patience = self._room_timeout if msg.patience < 0 else msg.patience
-        if patience <= 0:
-            raise await self._no_capacity(record, msg.count)
-        self._last_waiter += 1
-        waiter = RoomWaiter(self._last_waiter, msg, record, self.defer())
-        self._waiters.append(waiter)
-        self.start(self._time_out, waiter.id, patience)
-        return None
-
-    async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:
-        page = self._parts.page
-        extent = record.extent + count
-        pages = -(-extent // page) - -(-record.extent // page)
-        want = self._want(record, pages)
-        got: tuple[bytes, ...] | t.Short = ()
-        if want:
-            got = await self._room.take(Tier.L1, want)
-            if isinstance(got, t.Short):
-                return got
-        tables: list[m.PageTable] = []
-        taken = iter(got)
-        for share in record.shares:
-            if share.part.snapshot:
-                fresh = not share.slot
-                if fresh:
-                    share.slot = next(taken)
-                slot = int.from_bytes(share.slot, "little")
-                tables.append(m.PageTable(0, b"", slot if fresh else -1))
-            else:
-                mine = next(taken) if pages else b""
-                share.own += mine
-                tables.append(m.PageTable(share.start, mine))
-        record.extent = extent
-        return m.Extended(tuple(tables))
-
-    def _want(self, record: LeaseRecord, pages: int) -> tuple[tuple[str, int], ...]:
-        want: list[tuple[str, int]] = []
-        for share in record.shares:
-            if not share.part.snapshot:
-                if pages:
-                    want.append((share.part.name, pages))
-            elif not share.slot:
-                want.append((share.part.name, 1))
-        return tuple(want)
-
-    async def _advance(self, record: LeaseRecord, computed: int, fence: int) -> None:
-        """Note how far the engine has come, and let windows go that have been passed."""
-        record.computed = max(record.computed, computed)
-        page = self._parts.page
-        free: list[tuple[Any, bytes, int]] = []
-        for share in record.shares:
-            part = share.part
-            if part.snapshot or part.base:
-                continue
-            start = part.rule.keep_from(record.computed)
-            for position in record_snapshots(record):
-                start = min(start, part.rule.keep_from(position))
-            if start <= share.start:
-                continue
-            share.start = start
-            if start > share.own_start:
-                passed = min((start - share.own_start) // page * PAGE, len(share.own))
-                free.append((part, bytes(share.own[:passed]), 0))
-                del share.own[:passed]
-                share.own_start += passed // PAGE * page
-            if share.receipts and start >= share.low_end:
-                receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
-                share.receipts, share.low_end = receded.receipts, receded.low_end
-        if free:
-            await self._room.give_back(Tier.L1, free, fence)
-
-    async def _refuse_hopeless(self, short: t.Short) -> None:
-        """Refuse at once what no eviction and no release could ever satisfy."""
-        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
-        capacity = {pool.component: pool.capacity for pool in usage}
-        for name, needed, free in short.lacking:
-            if needed > capacity[name]:
-                raise NoCapacity(name, needed, free, await self._locked(name))
-
-    async def _no_capacity(self, record: LeaseRecord, count: int) -> NoCapacity:
-        page = self._parts.page
-        pages = -(-(record.extent + count) // page) - -(-record.extent // page)
-        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
-        free = {pool.component: pool.free for pool in usage}
-        want = self._want(record, pages)
-        name, needed = min(want, key=lambda pair: free[pair[0]] - pair[1])
-        return NoCapacity(name, needed, free[name], await self._locked(name))
-
-    async def _locked(self, name: str) -> int:
-        """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
-        part = self._parts.by_name[name]
-        held: tuple[c.Held, c.Held] = await part.ref.ask(c.Ledger())
-        own = 0
-        for record in self._leases.values():
-            share = record.shares[part.index]
-            own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
-        return held[0].locked + own
+        extended = await self._extending.begin(record, msg, patience)
+        if extended is None:
+            waiter = self._extending.wait(record, msg, self.defer())
+            self.start(self._time_out, waiter, patience)
+        return extended
 
     async def _time_out(self, waiter: int, patience: float) -> None:
         await trio.sleep(patience)
@@ -238,26 +139,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
         """Refuse an extend whose patience is over."""
-        for waiter in self._waiters:
-            if waiter.id == msg.waiter:
-                self._waiters.remove(waiter)
-                waiter.token.fail(await self._no_capacity(waiter.record, waiter.msg.count))
-                await self._serve()
-                return
-
-    async def _serve(self) -> None:
-        """Serve waiters for room, first come first served, as far as there is room."""
-        while self._waiters:
-            waiter = self._waiters[0]
-            if waiter.record.id in self._leases:
-                extended = await self._extend(waiter.record, waiter.msg.count)
-                if isinstance(extended, t.Short):
-                    return
-                self._waiters.popleft()
-                waiter.token.reply(extended)
-            else:
-                self._waiters.popleft()
-                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+        await self._extending.time_out(msg.waiter)
 
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
@@ -279,9 +161,7 @@ class UnifiedRadixCache(Coordinator):
         got = await self._room.take(Tier.L1, ((part.name, 1),))
         if isinstance(got, t.Short):
             return -1
-        await self._parts.tiers[Tier.L1].ask(
-            t.CopyState(part.name, share.slot, got[0], msg.stream)
-        )
+        await self._parts.tiers[Tier.L1].ask(t.CopyState(part.name, share.slot, got[0], msg.stream))
         share.kept.append((msg.at, got[0]))
         return int.from_bytes(got[0], "little")
 
@@ -305,7 +185,7 @@ class UnifiedRadixCache(Coordinator):
                 del share.own[-surplus:]
         record.extent = extent
         await self._room.give_back(Tier.L1, free, msg.fence)
-        await self._serve()
+        await self._extending.serve()
         return extent
 
     @handles(m.Publish)
@@ -318,13 +198,13 @@ class UnifiedRadixCache(Coordinator):
         if msg.upto > known:
             raise ConfigError(f"only {known} token ids are known; append the others first")
         record.generated += msg.appended
-        await self._advance(record, msg.upto, msg.fence)
+        await self._extending.advance(record, msg.upto, msg.fence)
         result = await self._publishing.publish(record, msg)
         if Tier.L2 in self._parts.tiers and result.nodes:
             self._transfers.dirty.update(dict.fromkeys(result.nodes))
             self._wake()
         self._counters.published += 1
-        await self._serve()
+        await self._extending.serve()
         return result.published
 
     @handles(m.Release)
@@ -334,7 +214,7 @@ class UnifiedRadixCache(Coordinator):
         if record is None:
             return False
         await self.give_back(record, msg.fence)
-        await self._serve()
+        await self._extending.serve()
         return True
 
     async def give_back(self, record: LeaseRecord, fence: int = 0) -> None:
@@ -356,11 +236,11 @@ class UnifiedRadixCache(Coordinator):
     # -- askers that left -----------------------------------------------------------------------------
 
     def abandoned(self, token: Any) -> None:
-        """An asker left while it waited: an operation of its own gives back what was held for it."""
+        """Give back, by an operation of its own, what was held for an asker that left."""
         self.ref.tell(GiveUp(id(token)), control=True)
 
     def orphaned(self, msg: Any, result: Any) -> None:
-        """An answer found nobody: a lease in it is released."""
+        """Release the lease in an answer that found nobody."""
         if isinstance(result, m.Acquired):
             self.ref.tell(m.Release(result.lease), control=True)
 
@@ -372,10 +252,8 @@ class UnifiedRadixCache(Coordinator):
             self._acquiring.leave(pending)
             if pending.record is not None:
                 await self.give_back(pending.record)
-        for waiter in tuple(self._waiters):
-            if id(waiter.token) == msg.waiter:
-                self._waiters.remove(waiter)
-        await self._serve()
+        self._extending.leave(msg.waiter)
+        await self._extending.serve()
 
     # -- between tiers --------------------------------------------------------------------------------
 
@@ -403,7 +281,7 @@ class UnifiedRadixCache(Coordinator):
         """Settle a copy, answer who waited for it, and start what can start now."""
         operation = await self._transfers.transferred(msg)
         await self._resume(operation.waiting, msg.op, ok=msg.ok)
-        await self._serve()
+        await self._extending.serve()
         self._wake()
 
     @handles(m.Found)
@@ -419,14 +297,14 @@ class UnifiedRadixCache(Coordinator):
         """Take what arrived from the store, then plan again for who waited."""
         operation = await self._storing.fetched(msg)
         await self._resume(operation.waiting, msg.op, ok=True)
-        await self._serve()
+        await self._extending.serve()
         self._wake()
 
     @handles(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
         await self._storing.saved(msg)
-        await self._serve()
+        await self._extending.serve()
         self._wake()
 
     # -- looking and cleaning ---------------------------------------------------------------------------
@@ -449,7 +327,7 @@ class UnifiedRadixCache(Coordinator):
             raise ConfigError(f"no component {msg.component!r} on {msg.tier.name} here")
         freed, pending, nodes = await self._room.evict(msg.tier, part, msg.pages)
         why = "target" if freed + pending >= msg.pages else "exhausted"
-        await self._serve()
+        await self._extending.serve()
         return m.EvictReport(freed, pending, nodes, why)
 
     def _in_flight(self) -> int:
@@ -478,7 +356,7 @@ class UnifiedRadixCache(Coordinator):
             self._transfers,
             self._storing,
             leases=len(self._leases),
-            waiting=len(self._waiters) + len(self._acquiring.waiting),
+            waiting=len(self._extending.waiters) + len(self._acquiring.waiting),
             in_flight=self._in_flight(),
         )
 
@@ -486,8 +364,3 @@ class UnifiedRadixCache(Coordinator):
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Answer all bookkeeping at this moment."""
         return await gather(self._parts, tuple(self._leases.values()), self._storing.staged())
-
-
-def record_snapshots(record: LeaseRecord) -> list[int]:
-    """Answer where unpublished snapshots of a lease stand."""
-    return [at for share in record.shares for at, _ in share.kept]

@@ -1,0 +1,265 @@
+"""Coverage: which boundaries are good, and the locks that keep one good while a request uses it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from ..actors import Leaf, handles
+from ..spec import Tier
+from . import messages as m
+from .contract import Ranges, TreeComponent
+from .policies import Policy, eviction_key
+from .presence import Presence
+from .records import PAGE, Payload, Record
+
+_NO_PAGE = b"\xff\xff\xff\xff"
+
+
+class CoverageActor(Leaf):
+    """Answer what a component's rule says of a path, and count locks on what a boundary needs.
+
+    The read and lock half of a component's actor; `ComponentActor` adds what changes payload.
+    """
+
+    def __init__(self, component: TreeComponent, policy: str | Policy = "lru") -> None:
+        super().__init__()
+        self.component = component
+        self._page = component.page_size
+        self._presence = Presence(
+            base=component.base,
+            snapshot=component.snapshot,
+            page_size=component.page_size,
+            key=eviction_key(policy),
+        )
+        self._records = self._presence.records
+
+    # -- validity -----------------------------------------------------------------------------------
+
+    @handles(m.Reach)
+    def reach(self, msg: m.Reach) -> m.Reached:
+        """Find the deepest good boundary: from a hole the search goes straight to where it starts."""
+        path, ends = msg.path, msg.ends
+        at = bisect_right(ends, msg.limit) - 1
+        stopped = 0
+        while at >= 0:
+            hole = self._hole(msg, at)
+            if hole < 0:
+                return m.Reached(ends[at], self._resident(path, ends, at), stopped)
+            if not stopped:
+                stopped = path[hole]
+            at = at - 1 if self.component.snapshot else hole - 1
+        return m.Reached(0, resident=True, hole=stopped)
+
+    def _hole(self, msg: m.Reach, at: int) -> int:
+        """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
+        path, ends, host = msg.path, msg.ends, msg.host
+        if self.component.snapshot:
+            whole = not (msg.partial and at == len(path) - 1)
+            return -1 if whole and self._usable(path[at], host=host) else at
+        presence = self._presence
+        if presence.base and not presence.arriving[Tier.L1] and not presence.arriving[Tier.L2]:
+            # FULL is upward closed on L1 and on L2: a present node vouches for all above it.
+            return -1 if self._usable(path[at], host=host) else at
+        for start, end in reversed(self.component.need(ends[at])):
+            node = bisect_left(ends, end)
+            while node >= 0:
+                if not self._usable(path[node], host=host):
+                    return node
+                if node == 0 or ends[node - 1] <= start:
+                    break
+                node -= 1
+        return -1
+
+    def _usable(self, node: int, *, host: bool) -> bool:
+        l1, l2 = self._records[node].at
+        if l1 is not None and (host or not l1.writer):
+            return True
+        return host and l2 is not None and not l2.writer
+
+    def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], at: int) -> bool:
+        """Say whether all that the boundary needs is present on L1."""
+        presence = self._presence
+        closed = presence.base and not presence.arriving[Tier.L1]
+        if self.component.snapshot or closed:
+            return self._usable(path[at], host=False)
+        for start, end in self.component.need(ends[at]):
+            for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
+                if not self._usable(path[node], host=False):
+                    return False
+        return True
+
+    @handles(m.Arriving)
+    def first_arriving(self, msg: m.Arriving) -> int:
+        """Find the first node of a path with an L1 arrival; the path's length where there is none."""
+        if self._presence.arriving[Tier.L1]:
+            for index, node in enumerate(msg.path):
+                payload = self._records[node].at[Tier.L1]
+                if payload is not None and payload.writer:
+                    return index
+        return len(msg.path)
+
+    @handles(m.Lacks)
+    def lacks(self, msg: m.Lacks) -> bool:
+        """Say whether a node holds nothing on a tier, which is so of one that is gone."""
+        record = self._records.get(msg.node)
+        return record is None or record.at[msg.tier] is None
+
+    # -- locks --------------------------------------------------------------------------------------
+
+    @handles(m.Lock)
+    def lock(self, msg: m.Lock) -> m.Locked:
+        """Count and touch the coverage of the boundary at the end of a node."""
+        anchor = self._records[msg.node]
+        receipts: list[m.Receipt] = []
+        low = anchor
+        for top, start in self._ranges(anchor):
+            record = low = top
+            while record.id and record.end > start:
+                self._presence.count(record)
+                self._touch(record, msg.now, msg.priority)
+                low = record
+                record = record.above()
+            receipts.append((top.id, low.start))
+        return self._table(anchor, tuple(receipts), low)
+
+    def _ranges(self, anchor: Record) -> list[tuple[Record, int]]:
+        """Answer (top node, start) for each range of the anchor's need, deepest range first."""
+        if self.component.snapshot:
+            return [(anchor, anchor.start)]
+        ranges: list[tuple[Record, int]] = []
+        for start, end in reversed(self.component.need(anchor.end)):
+            top = anchor
+            while top.start >= end:
+                top = top.above()
+            ranges.append((top, start))
+        return ranges
+
+    @staticmethod
+    def _touch(record: Record, now: int, priority: int) -> None:
+        record.previous, record.stamp = record.stamp, now
+        record.hits += 1
+        record.priority = max(record.priority, priority)
+
+    @handles(m.Table)
+    def table(self, msg: m.Table) -> m.Locked:
+        """Answer the page table of a coverage that is locked already."""
+        anchor = self._records[msg.node]
+        low = anchor
+        if msg.receipts:
+            low = self._records[msg.receipts[-1][0]]
+            while low.start > msg.receipts[-1][1]:
+                low = low.above()
+        return self._table(anchor, msg.receipts, low)
+
+    def _table(self, anchor: Record, receipts: tuple[m.Receipt, ...], low: Record) -> m.Locked:
+        missing: list[tuple[int, int]] = []
+        joins: list[int] = []
+        if self.component.snapshot:
+            payload = anchor.at[Tier.L1]
+            if payload is None:
+                return m.Locked(receipts, anchor.end, anchor.end, b"", ((anchor.id, 1),))
+            if payload.writer:
+                return m.Locked(receipts, anchor.end, anchor.end, b"", (), (payload.writer,))
+            return m.Locked(receipts, anchor.end, anchor.end, payload.pages)
+        page, position = self._page, anchor.end
+        parts: list[m.PageList] = []
+        record = anchor
+        for start, end in reversed(self.component.need(anchor.end)):
+            low_page, high_page = start // page * page, -(-end // page) * page
+            parts.append(_NO_PAGE * ((position - high_page) // page))
+            while record.start >= high_page:
+                record = record.above()
+            while True:
+                payload = record.at[Tier.L1]
+                if payload is None:
+                    missing.append((record.id, (record.end - record.start) // page))
+                elif payload.writer:
+                    joins.append(payload.writer)
+                elif record.start >= low_page and record.end <= high_page:
+                    parts.append(payload.pages)
+                else:
+                    parts.append(self._cut(record, payload, low_page, high_page))
+                if record.start <= low_page:
+                    break
+                record = record.above()
+            position = low_page
+        if missing or joins:
+            return m.Locked(receipts, low.end, position, b"", tuple(missing), tuple(joins))
+        parts.reverse()
+        return m.Locked(receipts, low.end, position, b"".join(parts))
+
+    def _cut(self, record: Record, payload: Payload, start: int, end: int) -> m.PageList:
+        page = self._page
+        first = max(0, start - record.start) // page
+        last = (min(end, record.end) - record.start) // page
+        return payload.pages[first * PAGE : last * PAGE]
+
+    @handles(m.Unlock)
+    def unlock(self, msg: m.Unlock) -> None:
+        """Take back the counts of these receipts; a payload may then be evicted."""
+        for anchor, start in msg.receipts:
+            record = self._records[anchor]
+            while record.id and record.start >= start:
+                self._presence.discount(record)
+                record = record.above()
+
+    @handles(m.Recede)
+    def recede(self, msg: m.Recede) -> m.Locked:
+        """Let the window of a running request go forward: unlock what it has passed."""
+        if not msg.receipts:
+            return m.Locked((), 0, 0, b"")
+        *kept, (anchor, start) = msg.receipts
+        receipts, low_end = self._shrink(anchor, start, msg.start)
+        return m.Locked((*kept, *receipts), low_end, 0, b"")
+
+    def _shrink(self, anchor: int, old_start: int, start: int) -> tuple[tuple[m.Receipt, ...], int]:
+        """Keep of one range the nodes that end behind `start`; unlock those below."""
+        record = self._records[anchor]
+        low: Record | None = None
+        while record.id and record.start >= old_start:
+            if record.end > start:
+                low = record
+            else:
+                self._presence.discount(record)
+            record = record.above()
+        return ((), 0) if low is None else (((anchor, low.start),), low.end)
+
+    def _relock(
+        self, held: tuple[m.Receipt, ...], anchor: Record
+    ) -> tuple[tuple[m.Receipt, ...], int]:
+        """Move locks to the anchor's coverage by difference: a node in both is not touched."""
+        need: Ranges = self.component.need(anchor.end)
+        if len(need) != 1 or len(held) > 1:
+            return self._relock_all(held, anchor)
+        start = need[0][0]
+        old_anchor, old_start = held[0] if held else (m.ROOT, 0)
+        record, low = anchor, anchor
+        while record.id and record.id != old_anchor:
+            if record.end > start:
+                self._presence.count(record)
+                low = record
+            record = record.above()
+        if not held or not record.id:
+            return ((anchor.id, low.start),), low.end
+        if record.end <= start:  # nothing that was held is needed any more
+            self._shrink(old_anchor, old_start, start)
+            return ((anchor.id, low.start),), low.end
+        if old_start >= start:  # everything that was held is still needed
+            return ((anchor.id, old_start),), low.end if record is anchor else 0
+        kept, low_end = self._shrink(old_anchor, old_start, start)
+        return ((anchor.id, kept[0][1]),), low_end
+
+    def _relock_all(
+        self, held: tuple[m.Receipt, ...], anchor: Record
+    ) -> tuple[tuple[m.Receipt, ...], int]:
+        receipts: list[m.Receipt] = []
+        low = anchor
+        for top, start in self._ranges(anchor):
+            record = low = top
+            while record.id and record.end > start:
+                self._presence.count(record)
+                low = record
+                record = record.above()
+            receipts.append((top.id, low.start))
+        self.unlock(m.Unlock(held))
+        return tuple(receipts), low.end

@@ -1,0 +1,183 @@
+"""Extending: private pages for a running request, first come first served where room is short."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ..components import messages as c
+from ..errors import ConfigError, NoCapacity, StaleLease
+from ..spec import Tier
+from ..tiers import messages as t
+from . import messages as m
+from .leases import PAGE, LeaseRecord
+from .parts import Part, Parts
+from .pending import RoomWaiter
+from .room import Room
+
+
+class Extending:
+    """Extend for the cache actor; used inside its operations only. `waiters` is in order of asking."""
+
+    def __init__(self, parts: Parts, room: Room, leases: Mapping[int, LeaseRecord]) -> None:
+        self._parts = parts
+        self._room = room
+        self._leases = leases
+        self._last_waiter = 0
+        self.waiters: deque[RoomWaiter] = deque()
+
+    async def begin(self, record: LeaseRecord, msg: m.Extend, patience: float) -> m.Extended | None:
+        """Extend at once, or answer None where the request must `wait` for room.
+
+        Raises NoCapacity where no eviction and no release could ever satisfy it, and where it has
+        no patience.
+        """
+        if msg.count < 1:
+            raise ConfigError(f"extend needs at least one token, not {msg.count}")
+        await self.advance(record, record.extent, msg.fence)
+        if not self.waiters:
+            extended = await self._extend(record, msg.count)
+            if isinstance(extended, m.Extended):
+                return extended
+        short = await self._shortage(record, msg.count)
+        if patience <= 0 or short.needed > short.capacity:
+            raise short.error
+        return None
+
+    def wait(self, record: LeaseRecord, msg: m.Extend, token: Any) -> int:
+        """Queue a request for room; answer its number."""
+        self._last_waiter += 1
+        self.waiters.append(RoomWaiter(self._last_waiter, msg, record, token))
+        return self._last_waiter
+
+    async def serve(self) -> None:
+        """Serve who waits, in order, as far as there is room."""
+        while self.waiters:
+            waiter = self.waiters[0]
+            if waiter.record.id in self._leases:
+                extended = await self._extend(waiter.record, waiter.msg.count)
+                if isinstance(extended, t.Short):
+                    return
+                self.waiters.popleft()
+                waiter.token.reply(extended)
+            else:
+                self.waiters.popleft()
+                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+
+    async def time_out(self, id: int) -> None:
+        """Refuse a request whose patience is over; who stands behind it may be served now."""
+        for waiter in self.waiters:
+            if waiter.id == id:
+                self.waiters.remove(waiter)
+                shortage = await self._shortage(waiter.record, waiter.msg.count)
+                waiter.token.fail(shortage.error)
+                await self.serve()
+                return
+
+    def leave(self, token: int) -> None:
+        """Take a request whose asker left out of the queue."""
+        for waiter in self.waiters:
+            if id(waiter.token) == token:
+                self.waiters.remove(waiter)
+                return
+
+    async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:
+        pages = self._new_pages(record, count)
+        want = self._want(record, pages)
+        got: tuple[bytes, ...] | t.Short = ()
+        if want:
+            got = await self._room.take(Tier.L1, want)
+            if isinstance(got, t.Short):
+                return got
+        tables: list[m.PageTable] = []
+        taken = iter(got)
+        for share in record.shares:
+            if share.part.snapshot:
+                fresh = not share.slot
+                if fresh:
+                    share.slot = next(taken)
+                slot = int.from_bytes(share.slot, "little")
+                tables.append(m.PageTable(0, b"", slot if fresh else -1))
+            else:
+                mine = next(taken) if pages else b""
+                share.own += mine
+                tables.append(m.PageTable(share.start, mine))
+        record.extent += count
+        return m.Extended(tuple(tables))
+
+    def _new_pages(self, record: LeaseRecord, count: int) -> int:
+        page = self._parts.page
+        return -(-(record.extent + count) // page) - -(-record.extent // page)
+
+    @staticmethod
+    def _want(record: LeaseRecord, pages: int) -> tuple[tuple[str, int], ...]:
+        want: list[tuple[str, int]] = []
+        for share in record.shares:
+            if not share.part.snapshot:
+                if pages:
+                    want.append((share.part.name, pages))
+            elif not share.slot:
+                want.append((share.part.name, 1))
+        return tuple(want)
+
+    async def advance(self, record: LeaseRecord, computed: int, fence: int) -> None:
+        """Note how far the engine has come, and let windows go that have been passed."""
+        record.computed = max(record.computed, computed)
+        page = self._parts.page
+        free: list[tuple[Part, bytes, int]] = []
+        standing = [at for share in record.shares for at, _ in share.kept]
+        for share in record.shares:
+            part = share.part
+            if part.snapshot or part.base:
+                continue
+            start = part.rule.keep_from(record.computed)
+            for at in standing:
+                start = min(start, part.rule.keep_from(at))
+            if start <= share.start:
+                continue
+            share.start = start
+            if start > share.own_start:
+                passed = min((start - share.own_start) // page * PAGE, len(share.own))
+                free.append((part, bytes(share.own[:passed]), 0))
+                del share.own[:passed]
+                share.own_start += passed // PAGE * page
+            if share.receipts and start >= share.low_end:
+                receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
+                share.receipts, share.low_end = receded.receipts, receded.low_end
+        if free:
+            await self._room.give_back(Tier.L1, free, fence)
+
+    async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
+        """Find the pool that is shortest for this request."""
+        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
+        pools = {pool.component: pool for pool in usage}
+        want = self._want(record, self._new_pages(record, count))
+        name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)
+        for other, pages in want:
+            if pages > pools[other].capacity:
+                name, needed = other, pages
+        pool = pools[name]
+        error = NoCapacity(name, needed, pool.free, await self._locked(name))
+        return _Shortage(needed, pool.capacity, error)
+
+    async def _locked(self, name: str) -> int:
+        """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
+        part = self._parts.by_name[name]
+        held: tuple[c.Held, c.Held] = await part.ref.ask(c.Ledger())
+        own = 0
+        for record in self._leases.values():
+            share = record.shares[part.index]
+            own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
+        return held[0].locked + own
+
+
+class _Shortage:
+    """What a request lacks, as the error that says so."""
+
+    __slots__ = ("capacity", "error", "needed")
+
+    def __init__(self, needed: int, capacity: int, error: NoCapacity) -> None:
+        self.needed = needed
+        self.capacity = capacity
+        self.error = error
