@@ -6,7 +6,6 @@ two different beginnings, never share one. The key adds everything else that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import sha256
 
 from ..errors import ConfigError
@@ -77,12 +76,16 @@ class KeyMaker:
 
     def __init__(self, fingerprint: bytes, layout: str, shard: str) -> None:
         self._fingerprint = fingerprint
-        self._rest = _framed((layout.encode(), shard.encode()))
+        self._rest = _framed(layout.encode()) + _framed(shard.encode())
+        self._tails: dict[str, bytes] = {}
 
     def key(self, component: str, chain_hash: bytes) -> bytes:
         """Name the object of `component` for the prefix `chain_hash`: 32 bytes."""
-        head = _framed((chain_hash, self._fingerprint, component.encode()))
-        return sha256(_OBJECT_DOMAIN + head + self._rest).digest()
+        tail = self._tails.get(component)
+        if tail is None:
+            name = _framed(component.encode())
+            tail = self._tails[component] = _framed(self._fingerprint) + name + self._rest
+        return sha256(_OBJECT_DOMAIN + _framed(chain_hash) + tail).digest()
 
 
 def object_key(
@@ -92,6 +95,6 @@ def object_key(
     return KeyMaker(fingerprint, layout, shard).key(component, chain_hash)
 
 
-def _framed(fields: Iterable[bytes]) -> bytes:
-    """Join fields, each behind its length (u32-LE), so that no two lists of fields look alike."""
-    return b"".join(len(field).to_bytes(4, "little") + field for field in fields)
+def _framed(field: bytes) -> bytes:
+    """Put the length (u32-LE) before a field, so that no two lists of fields look alike."""
+    return len(field).to_bytes(4, "little") + field

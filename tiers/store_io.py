@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
-from ..errors import ConfigError
+from ..errors import ConfigError, IntegrityError
 from ..spec import ModelSpec, PagedSpec
 from .keys import CHAIN_BYTES, KeyMaker
 from .messages import PageList, StoreItem
@@ -58,9 +58,9 @@ class Progress:
 class StoreIO:
     """Reads and writes objects of one model, layout and shard.
 
-    Every verb raises `StoreFailed`, and may be cancelled while it waits for the store. While bytes
-    of L2 pages are read or written it is not: when a verb is over, however it ended, it touches no
-    page any more.
+    Every verb raises `StoreFailed`, and `IntegrityError` where L2 itself is wrong. It may
+    be cancelled while it waits for the store. While bytes of L2 pages are read or written it is not:
+    when a verb is over, however it ended, it touches no page any more.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class StoreIO:
         self, items: Sequence[StoreItem], found: Sequence[bytes | None]
     ) -> list[MissReason | None]:
         outcomes: list[MissReason | None] = []
+        intact: dict[str, list[tuple[PageList, memoryview]]] = {}
         for item, data in zip(items, found, strict=True):
             if data is None:
                 outcomes.append(MissReason.MISSING)
@@ -161,19 +162,37 @@ class StoreIO:
             if len(body) != self._body_bytes(item):
                 outcomes.append(MissReason.SHORT)
                 continue
-            self._l2.scatter(item.component, item.pages, body)
+            intact.setdefault(item.component, []).append((item.pages, body))
             outcomes.append(None)
+        for component, parts in intact.items():
+            # many small pages at once: a call costs more than one more copy of them
+            pages = b"".join(pages for pages, _ in parts)
+            whole = parts[0][1] if len(parts) == 1 else memoryview(b"".join(b for _, b in parts))
+            self._l2.scatter(component, pages, whole)
         return outcomes
 
     def _collect(self, items: Sequence[StoreItem]) -> list[tuple[bytes, bytes]]:
+        pages: dict[str, list[PageList]] = {}
+        for item in items:
+            pages.setdefault(item.component, []).append(item.pages)
+        bodies = {name: self._gathered(name, b"".join(lists)) for name, lists in pages.items()}
+        objects = []
+        taken = dict.fromkeys(bodies, 0)
         now = int(time.time())
-        return [
-            (
-                self._keys.key(item.component, item.chain),
-                encode(self._header(item, now), self._l2.gather(item.component, item.pages)),
-            )
-            for item in items
-        ]
+        for item in items:
+            start = taken[item.component]
+            end = taken[item.component] = start + self._body_bytes(item)
+            body = bodies[item.component][start:end]
+            key = self._keys.key(item.component, item.chain)
+            objects.append((key, encode(self._header(item, now), body)))
+        return objects
+
+    def _gathered(self, component: str, pages: PageList) -> memoryview:
+        body = memoryview(self._l2.gather(component, pages)).cast("B")
+        expected = len(pages) // _PAGE_ID_BYTES * self._page_bytes[component]
+        if len(body) != expected:
+            raise IntegrityError(f"L2 {component!r} gave {len(body)} bytes for {expected}")
+        return body
 
     async def _in_thread(
         self, work: Callable[[*_Arguments], _Answer], *arguments: *_Arguments

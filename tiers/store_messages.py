@@ -78,9 +78,9 @@ class ReadStoreTier(msgspec.Struct, frozen=True, gc=False):
 class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What the L3 actor did so far.
 
-    `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits are
-    keys that were there (probe), read and intact (fetch) or kept (save). `store` is what the store
-    says of itself.
+    `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits
+    are keys that were there (probe), read and intact (fetch) or kept (save). `store` is what the
+    store says of itself.
     """
 
     calls: tuple[tuple[str, int], ...]

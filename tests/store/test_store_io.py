@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from banyankv.errors import ConfigError
+from banyankv.errors import ConfigError, IntegrityError
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
 from banyankv.tiers.keys import object_key
 from banyankv.tiers.messages import StoreItem
-from banyankv.tiers.objects import decode
+from banyankv.tiers.objects import Header, decode, encode
 from banyankv.tiers.store import MemoryStore, MissReason
 from banyankv.tiers.store_io import Progress, StoreFailed, StoreIO
 
@@ -196,10 +196,42 @@ async def test_an_object_under_a_foreign_key_is_never_served(
 async def test_a_body_of_another_length_than_its_pages_is_a_miss(
     store: MemoryStore, l2: FakeL2
 ) -> None:
+    key = object_key(CHAINS[0], MODEL.fingerprint(), "full", "l", "0/1")
+    header = Header("full", MODEL.fingerprint()[:16], CHAINS[0], 0, 4, PAGE, 0)
+    store.objects[key] = encode(header, bytes(PAGE_BYTES["full"] + 1))
+    assert await fetched(an_io(store, l2), full(CHAINS[0], 0, 4, 20)) == [MissReason.SHORT]
+    assert ("full", 20) not in l2.pages
+
+
+async def test_pages_that_give_too_few_bytes_are_not_saved(store: MemoryStore, l2: FakeL2) -> None:
+    l2.pages["full", 0] = l2.pages["full", 0][:-1]
+    with pytest.raises(IntegrityError, match="L2 'full'"):
+        await saved(an_io(store, l2), full(CHAINS[1], 0, 4, 1), full(CHAINS[0], 0, 4, 0))
+    assert store.objects == {}
+
+
+async def test_items_of_several_components_keep_their_own_bytes(
+    store: MemoryStore, l2: FakeL2
+) -> None:
     io = an_io(store, l2)
-    l2.pages["full", 0] += b"x"
-    await saved(io, full(CHAINS[0], 0, 4, 0))
-    assert await fetched(io, full(CHAINS[0], 0, 4, 20)) == [MissReason.SHORT]
+    await saved(
+        io,
+        full(CHAINS[0], 0, 8, 3, 1),
+        state(CHAINS[0], 8, 2),
+        full(CHAINS[1], 8, 12, 0),
+        state(CHAINS[1], 12, 3),
+    )
+    await fetched(
+        io,
+        state(CHAINS[1], 12, 13),
+        full(CHAINS[1], 8, 12, 20),
+        full(CHAINS[0], 0, 8, 23, 21),
+        state(CHAINS[0], 8, 12),
+    )
+    for new, old in {20: 0, 23: 3, 21: 1}.items():
+        assert l2.pages["full", new] == l2.pages["full", old]
+    for new, old in {12: 2, 13: 3}.items():
+        assert l2.pages["mamba", new] == l2.pages["mamba", old]
 
 
 class Odd(MemoryStore):
