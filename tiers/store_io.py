@@ -58,9 +58,9 @@ class Progress:
 class StoreIO:
     """Reads and writes objects of one model, layout and shard.
 
-    Every verb raises `StoreFailed`, and `IntegrityError` where L2 itself is wrong. It may
-    be cancelled while it waits for the store. While bytes of L2 pages are read or written it is not:
-    when a verb is over, however it ended, it touches no page any more.
+    Every verb raises `StoreFailed`, and `IntegrityError` where L2 itself is wrong. A verb may be
+    cancelled while it waits for the store, and not while it reads or writes bytes of L2 pages: when
+    it is over, however it ended, it touches no page any more.
     """
 
     def __init__(
