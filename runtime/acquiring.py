@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..components import messages as c
+from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
@@ -63,11 +64,10 @@ class Acquiring:
     async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
         """Go as far as possible without waiting; None means that `pending.ops` must end first."""
         if pending.record is not None:
-            if not pending.failed:
-                return await self._finish(pending, pending.record)
-            await self._book.give_back(pending.record)
-            pending.record, pending.failed = None, False
-            pending.settle_for_device = True
+            acquired = await self._finish(pending, pending.record)
+            if acquired is not None:
+                return acquired
+            await self.fail(pending)
         msg, page = pending.msg, self._parts.page
         host = Tier.L2 in self._parts.tiers and msg.wait and not pending.settle_for_device
         limit: int | None = None
@@ -88,7 +88,10 @@ class Acquiring:
                 continue
             pending.record = record
             if not missing and not joins:
-                return await self._finish(pending, record)
+                finished = await self._finish(pending, record)
+                if finished is None:
+                    raise IntegrityError(f"lease {record.id}: locked coverage is not there")
+                return finished
             pending.ops = set(joins)
             if missing:
                 op = await self._transfers.promote(missing)
@@ -152,7 +155,7 @@ class Acquiring:
         return True
 
     async def _finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
-        """Answer the page tables of a coverage that is all there, with states copied and unlocked."""
+        """Answer the page tables of a coverage, with states copied and unlocked; None: not all there."""
         tables: list[m.PageTable] = []
         length = record.published
         for share in record.shares:
@@ -162,8 +165,7 @@ class Acquiring:
             if not share.pages and share.receipts:
                 table: c.Locked = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
-                    pending.failed = True
-                    return await self.attempt(pending)
+                    return None
                 share.start, share.pages = table.start, table.pages
             if share.part.snapshot:
                 await self._parts.tiers[Tier.L1].ask(
@@ -180,6 +182,15 @@ class Acquiring:
         l2 = min(max(pending.host, 0), length) - l1
         pending.record = None
         return m.Acquired(record.id, length, record.full, (l1, l2, length - l1 - l2), tuple(tables))
+
+    async def fail(self, pending: PendingAcquire) -> None:
+        """Let go of what a failed arrival was to complete; what L1 has must do."""
+        self.leave(pending)
+        pending.ops.clear()
+        pending.settle_for_device = True
+        if pending.record is not None:
+            await self._book.give_back(pending.record)
+            pending.record = None
 
     def leave(self, pending: PendingAcquire) -> None:
         """Take an acquire out of whatever it waits for."""

@@ -94,11 +94,8 @@ class Extending:
         taken = iter(got)
         for share in record.shares:
             if share.part.snapshot:
-                fresh = not share.slot
-                if fresh:
-                    share.slot = next(taken)
-                slot = int.from_bytes(share.slot, "little")
-                tables.append(m.PageTable(0, b"", slot if fresh else -1))
+                share.slot = share.slot or next(taken)
+                tables.append(m.PageTable(0, b"", int.from_bytes(share.slot, "little")))
             else:
                 mine = next(taken) if pages else b""
                 share.own += mine

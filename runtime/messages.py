@@ -68,7 +68,7 @@ class Extend(Message):
 
 
 class Extended(Message):
-    """New pages per component (`slot` of a snapshot component where it got its working state now).
+    """New pages per component, and the working slot of a snapshot component.
 
     `start` is where the component's table begins now.
     """

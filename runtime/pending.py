@@ -15,7 +15,7 @@ class PendingAcquire:
     asked, `settle_for_device` that lower tiers are no longer worth waiting for.
     """
 
-    __slots__ = ("device", "failed", "host", "msg", "ops", "record", "searched")
+    __slots__ = ("device", "host", "msg", "ops", "record", "searched")
     __slots__ += ("settle_for_device", "token", "trace")
 
     def __init__(self, msg: Acquire, trace: Any) -> None:
@@ -24,7 +24,6 @@ class PendingAcquire:
         self.token: Any = None
         self.record: LeaseRecord | None = None
         self.ops: set[int] = set()
-        self.failed = False
         self.searched = False
         self.settle_for_device = False
         self.device = -1

@@ -5,13 +5,15 @@ from __future__ import annotations
 from ..components import messages as c
 from ..spec import Tier
 from .parts import Part, Parts
+from .transfers import Transfers
 
 
 class Splitter:
     """Split for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, transfers: Transfers) -> None:
         self._parts = parts
+        self._transfers = transfers
 
     async def split(self, node: int, at: int) -> int:
         """Split a node; answer the new upper node, which ends at `at`."""
@@ -19,6 +21,7 @@ class Splitter:
         done = c.SplitDone(node, upper, at)
         for part in self._parts.all:
             await part.ref.ask(done)
+        self._transfers.follow_split(node, upper)
         return upper
 
     async def cut(

@@ -106,7 +106,7 @@ class Storing:
         await self._transfers.settle(operation, ok=True)
         self._transfers.moved_bytes["l2_l3"] += msg.stored
         if msg.chain:
-            await self._parts.tree.ask(c.Chained(operation.nodes[0], msg.at, msg.chain))
+            await self._parts.tree.ask(c.Chained(operation.nodes[-1], msg.at, msg.chain))
 
     # -- prefetching --------------------------------------------------------------------------------
 

@@ -165,7 +165,16 @@ class Transfers:
                 pinned.update((await self._parts.tree.ask(c.Ancestry(node))).path)
         return frozenset(pinned)
 
-    async def transferred(self, msg: m.Transferred) -> Operation:
+    def follow_split(self, node: int, upper: int) -> None:
+        """Let what is due or on its way for a node hold for its upper half too."""
+        for due in (self.dirty, self.unsaved):
+            if node in due:
+                due[upper] = None
+        for operation in self.operations.values():
+            if node in operation.nodes:
+                operation.nodes = (upper, *operation.nodes)
+
+    async def transferred(self, msg: m.Transferred) -> None:
         """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
         operation = self.operations.pop(msg.op)
         if msg.ok:
@@ -176,7 +185,6 @@ class Transfers:
             await self._cut_off(operation)
         elif operation.kind == "backup" and self._parts.store:
             self.unsaved.update(dict.fromkeys(operation.nodes))
-        return operation
 
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""

@@ -7,6 +7,7 @@ as a message; its asker is answered then.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import trio
@@ -55,8 +56,8 @@ class UnifiedRadixCache(Coordinator):
         self.prefetch_threshold = prefetch_threshold
         self._room = Room(parts)
         self._planner = Planner(parts)
-        self._splitter = Splitter(parts)
         self._transfers = Transfers(parts, self._room, page_bytes)
+        self._splitter = Splitter(parts, self._transfers)
         self._storing = Storing(parts, self._room, self._transfers, self._splitter, page_bytes)
         self._counters = Counters()
         self._leases: dict[int, LeaseRecord] = {}
@@ -109,10 +110,9 @@ class UnifiedRadixCache(Coordinator):
         self._wake()
         return acquired
 
-    async def _resume(self, waiting: list[PendingAcquire], op: int, *, ok: bool) -> None:
+    async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
         for pending in waiting:
             pending.ops.discard(op)
-            pending.failed = pending.failed or not ok
             if pending.ops or id(pending.token) not in self._acquiring.waiting:
                 continue
             acquired = await self._acquiring.attempt(pending)
@@ -240,9 +240,11 @@ class UnifiedRadixCache(Coordinator):
         self.ref.tell(GiveUp(id(token)), control=True)
 
     def orphaned(self, msg: Any, result: Any) -> None:
-        """Release the lease in an answer that found nobody."""
+        """Take back what an answer that found nobody has given."""
         if isinstance(result, m.Acquired):
             self.ref.tell(m.Release(result.lease), control=True)
+        elif isinstance(result, m.Extended):
+            self.ref.tell(m.Trim(msg.lease, msg.count), control=True)
 
     @handles(GiveUp)
     async def give_up(self, msg: GiveUp) -> None:
@@ -279,8 +281,13 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a copy, answer who waited for it, and start what can start now."""
-        operation = await self._transfers.transferred(msg)
-        await self._resume(operation.waiting, msg.op, ok=msg.ok)
+        waiting = tuple(self._transfers.operations[msg.op].waiting)
+        if not msg.ok:
+            # Who waited lets go first: what hangs below a failed arrival must not be locked.
+            for pending in waiting:
+                await self._acquiring.fail(pending)
+        await self._transfers.transferred(msg)
+        await self._resume(waiting, msg.op)
         await self._extending.serve()
         self._wake()
 
@@ -289,14 +296,14 @@ class UnifiedRadixCache(Coordinator):
         """Fetch what the store has, or go on without it."""
         operation = await self._storing.found(msg)
         if operation is not None:
-            await self._resume(operation.waiting, msg.op, ok=True)
+            await self._resume(tuple(operation.waiting), msg.op)
             self._wake()
 
     @handles(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
         """Take what arrived from the store, then plan again for who waited."""
         operation = await self._storing.fetched(msg)
-        await self._resume(operation.waiting, msg.op, ok=True)
+        await self._resume(tuple(operation.waiting), msg.op)
         await self._extending.serve()
         self._wake()
 

@@ -7,8 +7,8 @@ operation says that it is over, which it may say only when `run` has returned or
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,28 @@ from ..actors.observer import Fact, Observer, Trace
 from ..errors import BanyanError, ConfigError, IntegrityError, TierUnavailable
 from ..spec import Tier
 from .arena import HostArena
+from .fences import Fences, FenceTable
 from .layout import PageLayout, checked_ids
 from .messages import Move
 from .pools import DevicePools, Rows
+
+if TYPE_CHECKING:
+    import torch
 
 Batch = tuple[Move, ...]
 Before = Callable[[Tier, Tier, Batch], Awaitable[None]]
 """Called before a batch starts: may wait, and may raise `TierUnavailable` to make it fail."""
 
+Arrived = Callable[[str, int, "torch.cuda.Event | None"], None]
+"""Called in the copying thread with (component, part, event) as a part of L1 arrives, in order of parts.
+
+The bytes of that layer (or state tensor) are there once `event` has passed (None: they are there): a
+forward pass makes its stream wait for it and starts on layer 0. Must be quick and must not raise.
+"""
+
 Ids = npt.NDArray[np.int32]
+Groups = dict[str, tuple[Ids, Ids]]
+"""What a batch comes to: per component the source and the target ids."""
 
 
 class CopyDone(Fact, frozen=True, kw_only=True):
@@ -48,6 +61,7 @@ class CopyEngine(Protocol):
         dst: Tier,
         *,
         fence: int = 0,
+        arrived: Arrived | None = None,
         trace: Trace | None = None,
         links: tuple[Trace, ...] = (),
     ) -> None:
@@ -58,7 +72,8 @@ class CopyEngine(Protocol):
 
         A checkpoint on entry. Cancelled before the copying has begun, nothing was touched; once
         begun it runs to its end and `run` returns normally, so that on leaving `run`, in whatever
-        way, no byte moves any more. Raises `TierUnavailable` when the copy failed (the target
+        way, no byte moves any more. `arrived` hears of the parts of L1 as they come (dst=L1 only); after
+        a failure it may have heard of some. Raises `TierUnavailable` when the copy failed (the target
         pages then hold nothing that means anything) and `IntegrityError` for pages that cannot be.
         """
 
@@ -88,6 +103,7 @@ class BatchRunner:
         dst: Tier,
         *,
         fence: int = 0,
+        arrived: Arrived | None = None,
         trace: Trace | None = None,
         links: tuple[Trace, ...] = (),
     ) -> None:
@@ -95,7 +111,7 @@ class BatchRunner:
         if {src, dst} != {Tier.L1, Tier.L2}:
             raise ConfigError(f"pages are copied between L1 and L2, not from {src} to {dst}")
         started = time.time_ns()
-        groups: dict[str, tuple[Ids, Ids]] = {}
+        groups: Groups = {}
 
         def report(error: str) -> None:
             if self._observer is not None:
@@ -117,7 +133,7 @@ class BatchRunner:
             groups = self._grouped(batch, src, dst)
             if self._before is not None:
                 await self._before(src, dst, batch)
-            await self._copy(groups, src, dst, fence)
+            await self._copy(groups, src, dst, fence, arrived)
         except BanyanError as failure:
             report(type(failure).__name__)
             raise
@@ -127,14 +143,14 @@ class BatchRunner:
         report("")
 
     async def _copy(
-        self, groups: dict[str, tuple[Ids, Ids]], src: Tier, dst: Tier, fence: int
+        self, groups: Groups, src: Tier, dst: Tier, fence: int, arrived: Arrived | None
     ) -> None:
         raise NotImplementedError
 
-    def _size(self, groups: dict[str, tuple[Ids, Ids]]) -> int:
+    def _size(self, groups: Groups) -> int:
         return sum(len(ids) * self._layouts[name].page_bytes for name, (ids, _) in groups.items())
 
-    def _grouped(self, batch: Batch, src: Tier, dst: Tier) -> dict[str, tuple[Ids, Ids]]:
+    def _grouped(self, batch: Batch, src: Tier, dst: Tier) -> Groups:
         """Join the moves of each component; the order of a batch does not matter."""
         lists: dict[str, tuple[list[bytes], list[bytes]]] = {}
         for move in batch:
@@ -188,32 +204,39 @@ class ThreadCopyEngine(BatchRunner):
         self._inline_bytes = inline_bytes
 
     async def _copy(
-        self, groups: dict[str, tuple[Ids, Ids]], src: Tier, dst: Tier, fence: int
+        self, groups: Groups, src: Tier, dst: Tier, fence: int, arrived: Arrived | None
     ) -> None:
         work = [
-            (self._rows[src][name], self._rows[dst][name], sources, targets)
+            (name, self._rows[src][name], self._rows[dst][name], sources, targets)
             for name, (sources, targets) in groups.items()
+            if len(sources)
         ]
+        notify = arrived if dst is Tier.L1 else None
         if self._limiter is None or self._size(groups) <= self._inline_bytes:
             await trio.lowlevel.checkpoint()
-            copy_rows(work)
+            copy_rows(work, notify)
         else:
-            await trio.to_thread.run_sync(copy_rows, work, limiter=self._limiter)
+            await trio.to_thread.run_sync(copy_rows, work, notify, limiter=self._limiter)
 
     def close(self) -> None:
         """Let go of the pools' and the arena's memory."""
         self._rows.clear()
 
 
-def copy_rows(work: Iterable[tuple[list[Rows], list[Rows], Ids, Ids]]) -> None:
-    """Copy rows part by part; ids that run without gaps on both sides make it one copy a part."""
-    for source_parts, target_parts, sources, targets in work:
-        if not len(sources):
-            continue
-        take: Ids | slice = _as_run(sources)
-        give: Ids | slice = _as_run(targets)
-        for source, target in zip(source_parts, target_parts, strict=True):
-            target[give] = source[take]
+def copy_rows(
+    work: list[tuple[str, list[Rows], list[Rows], Ids, Ids]], arrived: Arrived | None
+) -> None:
+    """Copy rows, layer by layer; ids without gaps on both sides make it one copy a part."""
+    plans = [
+        (name, source_rows, target_rows, _as_run(sources), _as_run(targets))
+        for name, source_rows, target_rows, sources, targets in work
+    ]
+    for part in range(max((len(rows) for _, rows, _, _, _ in plans), default=0)):
+        for name, source_rows, target_rows, take, give in plans:
+            if part < len(source_rows):
+                target_rows[part][give] = source_rows[part][take]
+                if arrived is not None:
+                    arrived(name, part, None)
 
 
 def _as_run(ids: Ids) -> Ids | slice:
@@ -221,3 +244,19 @@ def _as_run(ids: Ids) -> Ids | slice:
     if int(ids[-1]) - first == len(ids) - 1 and bool((np.diff(ids) == 1).all()):
         return slice(first, first + len(ids))
     return ids
+
+
+def copy_engine(
+    pools: DevicePools,
+    arena: HostArena,
+    fences: Fences,
+    *,
+    observer: Observer | None = None,
+    before: Before | None = None,
+) -> CopyEngine:
+    """Make the engine for the device that `pools` are on; `fences` are those of the L1 tier."""
+    if isinstance(fences, FenceTable):
+        from .cuda_copy import CudaCopyEngine
+
+        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before)
+    return ThreadCopyEngine(pools, arena, observer=observer, before=before)

@@ -120,3 +120,8 @@ def _check_lent(layout: PageLayout, tensors: list[torch.Tensor], device: torch.d
             raise ConfigError(f"{what}: must be on {device}, not on {tensor.device}")
         if not tensor.is_contiguous():
             raise ConfigError(f"{what}: must be contiguous; lend the tensor that owns the memory")
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes, i) for i, t in enumerate(tensors))
+    for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
+        if start < end:
+            one, two = layout.parts[min(first, second)], layout.parts[max(first, second)]
+            raise ConfigError(f"{where}, {two.name}: overlaps {one.name}")

@@ -106,9 +106,7 @@ class SlabPool:
 
     def available(self) -> int:
         """See `PagePool`; includes the slabs that this pool could still claim."""
-        return self._free + self.slab_pages * self._space.claimable(
-            len(self._slabs), self.reserved
-        )
+        return self._free + self.slab_pages * self._space.claimable(len(self._slabs), self.reserved)
 
     def take(self, count: int) -> PageList | None:
         """See `PagePool`: O(count)."""

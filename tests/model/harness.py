@@ -125,7 +125,7 @@ class TrioThread:
             await main(self._started)
 
         try:
-            trio.run(run, clock=trio.testing.MockClock())
+            trio.run(run)
         except BaseException as error:  # noqa: BLE001 - raised again by `join`
             self._error = error
         finally:
