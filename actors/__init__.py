@@ -1,0 +1,38 @@
+"""The actor kernel: supervised actors on trio whose messages are direct calls where they can be."""
+
+from .actor import Actor, Coordinator, Down, Leaf, handles
+from .clock import Clock
+from .dead_letters import DeadLetter, Reason
+from .mailbox import MailboxSpec, Policy
+from .observer import Fact, Hop, Observer, Trace
+from .ref import Ref
+from .reply import ReplyToken
+from .supervision import Backoff, ChildSpec, Restart, Strategy, Supervisor, SupervisorSpec
+from .system import ActorSystem, open_system
+
+__all__ = [
+    "Actor",
+    "ActorSystem",
+    "Backoff",
+    "ChildSpec",
+    "Clock",
+    "Coordinator",
+    "DeadLetter",
+    "Down",
+    "Fact",
+    "Hop",
+    "Leaf",
+    "MailboxSpec",
+    "Observer",
+    "Policy",
+    "Reason",
+    "Ref",
+    "ReplyToken",
+    "Restart",
+    "Strategy",
+    "Supervisor",
+    "SupervisorSpec",
+    "Trace",
+    "handles",
+    "open_system",
+]

@@ -1,0 +1,108 @@
+"""One life of an actor: from its factory to its last step, in a trio task of its own."""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from ..errors import ActorCrashed
+from . import dispatch
+from .actor import Actor
+from .cell import box
+from .gate import DOWN, QUEUED, STOPPED, WATCHED
+from .ref import Ref
+
+_BREATH = 0.001
+"""Seconds that an actor's task handles messages before it lets others run."""
+
+
+async def live(
+    ref: Ref[Any], factory: Callable[[], Actor], ready: Callable[[], None]
+) -> ActorCrashed | None:
+    """Live one life; answers the crash that ended it, or None for an orderly end.
+
+    Messages are handled until the actor crashes, stops itself or is stopped. Cancellation ends the
+    life too: the operation in hand is cancelled, its asker is answered.
+    """
+    ref.crash = None
+    ref.stopping = False
+    try:
+        async with trio.open_nursery() as nursery:
+            ref.nursery = nursery
+            ref.context = contextvars.copy_context()
+            _begin(ref, factory)
+            if ref.crash is None:
+                ready()
+                await _serve(ref)
+            nursery.cancel_scope.cancel()
+    finally:
+        _end(ref)
+    return ref.crash
+
+
+@trio.lowlevel.enable_ki_protection
+def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
+    try:
+        actor = factory()
+        ref.bind(actor, ref)
+    except Exception as error:
+        ref.crash = box(ref.path, error)
+        return
+    ref.run_hook(actor.on_start, None)
+    if ref.crash is None:
+        ref.gate &= ~DOWN
+
+
+@trio.lowlevel.enable_ki_protection
+def _end(ref: Ref[Any]) -> None:
+    ref.gate |= DOWN
+    cause = ref.crash
+    actor = ref.actor
+    if actor is not None:
+        ref.run_hook(lambda: actor.on_stop(cause), None)
+    gone = ref.crash
+
+    def error() -> Exception:
+        return gone if gone is not None else dispatch.stopped(ref)
+
+    ref.close_tokens(error)
+    ref.tell_monitors(gone)
+    ref.unbind()
+
+
+async def _serve(ref: Ref[Any]) -> None:
+    breath = time.monotonic()
+    while True:
+        if ref.parked is not None:
+            await dispatch.finish(ref)
+        elif ref.crash is not None or (ref.stopping and not ref.gate & STOPPED):
+            return
+        elif ref.gate & QUEUED:
+            if ref.gate & WATCHED and not ref.system.watch.is_due(ref):
+                await ref.system.watch.until_due(ref)
+                continue
+            dispatch.handle_next(ref)
+            now = time.monotonic()
+            if now - breath > _BREATH:
+                await trio.lowlevel.checkpoint()
+                breath = time.monotonic()
+        elif ref.stopping:
+            return
+        else:
+            await sleep(ref)
+            breath = time.monotonic()
+
+
+async def sleep(ref: Ref[Any]) -> None:
+    """Wait until something wakes the actor's task."""
+
+    def abort(raise_cancel: object) -> trio.lowlevel.Abort:
+        ref.sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    ref.sleeper = trio.lowlevel.current_task()
+    await trio.lowlevel.wait_task_rescheduled(abort)

@@ -1,0 +1,154 @@
+"""References: how anybody reaches an actor. The hot path of the kernel is here, all else elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import trio
+
+from . import dispatch
+from .cell import Cell
+from .gate import BLOCKED, BUSY, WATCHED
+from .reply import ReplyToken, Suspension
+
+if TYPE_CHECKING:
+    from .actor import Actor
+    from .observer import Trace
+
+A = TypeVar("A", bound="Actor", covariant=True)
+
+
+class Ref(Cell, Generic[A]):
+    """The address of one actor, good across its restarts. To be used in the thread of its trio run.
+
+    Messages of one sender to one actor are handled in the order in which they were sent, whichever
+    way they were sent; nothing stronger is promised. Besides `path`, the attributes are the kernel's.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        kind = type(self.actor).__name__ if self.actor is not None else "no actor"
+        return f"<Ref {self.path} ({kind}): {self.describe()}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether `call` can run a message now (it may still defer its reply)."""
+        if not self.gate:
+            return True
+        if self.gate & BLOCKED:
+            return False
+        return not self.gate & WATCHED or self.system.watch.may_call(self)
+
+    @trio.lowlevel.enable_ki_protection
+    def call(self, msg: Any, trace: Trace | None = None) -> Any:
+        """Handle a message in the caller's stack, after what is queued, and answer its answer.
+
+        Never waits and needs no running trio task, so an asyncio callback in guest mode may use it.
+        Raises WouldWait where it cannot (busy, not started, restarting, mailbox dispatch, an injected
+        delay), and also where the handler defers or its operation must wait: the actor is then told
+        that the asker left. Raises Reentry when the actor is further up in the same stack, the
+        handler's refusal as it is, ActorCrashed for its crash, ActorStopped or Closed.
+        """
+        if self.gate or trace is not None:
+            return dispatch.call(self, msg, trace)
+        step = self.steps.get(type(msg))
+        if step is None:
+            return dispatch.call(self, msg, None)
+        self.gate = BUSY
+        try:
+            answer = step(msg)
+        except BaseException as error:
+            failure = self.failed(error)
+            if failure is error:
+                raise
+            raise failure from error
+        if self.gate == BUSY:
+            self.gate = 0
+            self.handled += 1
+            return answer
+        return dispatch.settled(self, self.leave(msg, answer))
+
+    @trio.lowlevel.enable_ki_protection
+    async def ask(self, msg: Any, *, deadline: float = math.inf, trace: Trace | None = None) -> Any:
+        """Have a message handled and answer its answer: at once where `call` can, else waiting.
+
+        `deadline` is a trio time; nested asks inherit it, and `trace`. It is no checkpoint where the
+        message runs at once. A queued message is withdrawn when its asker is cancelled or its deadline
+        passes; from when it is begun the asker waits for the end, shielded; a deferred reply may be
+        left again, and the actor is told. Raises DeadlineExceeded, and otherwise what `call` raises
+        but WouldWait; MailboxFull where that is the mailbox's policy.
+        """
+        if not self.gate and trace is None and deadline == math.inf:
+            kind = type(msg)
+            step = self.steps.get(kind)
+            if step is not None:
+                self.gate = BUSY
+                try:
+                    answer = step(msg)
+                except BaseException as error:
+                    failure = self.failed(error)
+                    if failure is error:
+                        raise
+                    raise failure from error
+                if self.gate == BUSY:
+                    self.gate = 0
+                    self.handled += 1
+                    return answer
+                answer = self.leave(msg, answer)
+            else:
+                answer = self._operate(msg)
+        else:
+            answer = dispatch.begin(self, msg, deadline, trace)
+        if type(answer) is not ReplyToken:
+            return answer
+        if self.system.op is None:
+            await answer.wait()
+        elif not answer.done:
+            await Suspension(answer)
+        return answer.result()
+
+    def _operate(self, msg: Any) -> Any:
+        operation = self.operations.get(type(msg))
+        if operation is None:
+            return dispatch.begin(self, msg, math.inf, None)
+        system = self.system
+        outer = system.op
+        self.gate = BUSY
+        self.asker = outer
+        system.op = self
+        try:
+            coroutine = operation(msg)
+            waits_for = coroutine.send(None)
+        except StopIteration as end:
+            answer = end.value
+        except BaseException as error:
+            failure = self.failed(error)
+            if failure is error:
+                raise
+            raise failure from error
+        else:
+            return dispatch.hand_over(self, coroutine, waits_for, msg)
+        finally:
+            system.op = outer
+        if self.gate == BUSY:
+            self.gate = 0
+            self.handled += 1
+            return answer
+        return self.leave(msg, answer)
+
+    @trio.lowlevel.enable_ki_protection
+    def tell(self, msg: Any, *, control: bool = False, trace: Trace | None = None) -> None:
+        """Queue a message that nobody waits for; never waits, never runs it in the caller's stack.
+
+        `control` messages are handled before others. The message inherits the trace of the message
+        being handled, never its deadline. Raises MailboxFull where the mailbox is full and does not
+        drop or merge, ActorStopped or Closed. A refusal of the handler becomes a dead letter.
+        """
+        dispatch.post(self, msg, control=control, trace=trace)
+
+
+dispatch.HANDLING[Ref.call.__code__] = "self"
+dispatch.HANDLING[Ref.ask.__code__] = "self"
+dispatch.HANDLING[Ref._operate.__code__] = "self"

@@ -1,0 +1,220 @@
+"""The reply token: what an asker waits on, and what a handler keeps that answers later."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..errors import BanyanError, DeadlineExceeded
+from .dead_letters import Reason
+from .gate import BUSY
+
+if TYPE_CHECKING:
+    from .cell import Cell
+    from .envelope import Envelope
+    from .observer import Trace
+
+
+class Phase(enum.Enum):
+    """How far a question has come; it decides what becomes of it when its asker leaves."""
+
+    QUEUED = "queued"  # can be withdrawn
+    BEGUN = "begun"  # the asker waits for the end, shielded, so that no answer is lost
+    DEFERRED = "deferred"  # the asker may leave; the actor is told
+    ANSWERED = "answered"
+
+
+class ReplyToken:
+    """The answer to one message, to be given exactly once by a step or operation of its actor.
+
+    A handler gets it from `self.defer()`, keeps it, and answers later with `reply` or `fail`. When the
+    asker leaves first, the actor hears `abandoned(token)`; an answer given after that goes to its
+    `orphaned(msg, result)`.
+    """
+
+    __slots__ = (
+        "_error",
+        "_task",
+        "_unwelcome",
+        "_value",
+        "asked",
+        "cell",
+        "deadline",
+        "envelope",
+        "firm",
+        "left",
+        "msg",
+        "phase",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        cell: Cell,
+        msg: Any,
+        trace: Trace | None,
+        deadline: float,
+        *,
+        asked: bool = True,
+        firm: bool = False,
+    ) -> None:
+        self.cell = cell
+        self.msg = msg
+        self.trace = trace
+        self.deadline = deadline
+        self.phase = Phase.BEGUN
+        self.asked = asked
+        self.left = not asked
+        # an operation's own steps are not cut short by the deadline that it inherited, only a deferred
+        # answer is: a queued step that expired would leave the operation half done
+        self.firm = firm
+        self.envelope: Envelope | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._unwelcome = False
+
+    def __repr__(self) -> str:
+        gone = ", asker gone" if self.left and self.asked else ""
+        return f"<ReplyToken {type(self.msg).__name__} at {self.cell.path}: {self.phase.value}{gone}>"
+
+    # -- for handlers -----------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer has been given."""
+        return self.phase is Phase.ANSWERED
+
+    def reply(self, value: Any) -> None:
+        """Answer. Raises RuntimeError when answered before, or outside the actor's own handlers."""
+        self._check()
+        self.settle(value)
+
+    def fail(self, error: BanyanError) -> None:
+        """Refuse: the asker gets the error raised. Raises RuntimeError as `reply` does."""
+        self._check()
+        self.settle(None, error)
+
+    def _check(self) -> None:
+        if self.phase is Phase.ANSWERED:
+            raise RuntimeError(f"{self!r} has been answered before")
+        if not self.cell.gate & BUSY:
+            raise RuntimeError(
+                f"{self!r} answered outside a step of {self.cell.path}: "
+                f"let the child task tell the actor, and answer from the handler"
+            )
+
+    # -- for the kernel ---------------------------------------------------------------------------
+
+    def settle(self, value: Any, error: BaseException | None = None) -> None:
+        """Give the answer to the asker, or to nobody."""
+        self.phase = Phase.ANSWERED
+        self.cell.tokens.pop(self, None)
+        if self.left:
+            self.cell.unclaimed(self, value, error)
+            return
+        self._value = value
+        self._error = error
+        self._rouse()
+
+    def dispose(self, error: BaseException) -> None:
+        """Refuse in the actor's place, where no handler will answer any more."""
+        if self.phase is Phase.ANSWERED:
+            return
+        self.phase = Phase.ANSWERED
+        if not self.left:
+            self._error = error
+            self._rouse()
+
+    def defer(self) -> None:
+        """Note that the handler is over and the answer comes later: from here the asker may leave."""
+        if self.phase is Phase.ANSWERED:
+            return
+        self.phase = Phase.DEFERRED
+        self.cell.tokens[self] = None
+        if self._unwelcome or self.firm:
+            self._rouse()
+
+    def leave(self) -> None:
+        """Note that the asker is gone: withdraw the question, or have the actor told."""
+        self.left = True
+        if self.phase is Phase.QUEUED and self.envelope is not None:
+            self.phase = Phase.ANSWERED
+            self.cell.withdraw(self.envelope)
+        elif self.phase is Phase.DEFERRED:
+            self.cell.notice(self)
+
+    def result(self) -> Any:
+        """Answer what was answered, or raise it."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    async def wait(self) -> None:
+        """Wait in the current trio task until `result` can be asked.
+
+        Cancellation and the deadline end the wait unless the message has been begun and not deferred.
+        Raises DeadlineExceeded.
+        """
+        if self.phase is Phase.ANSWERED:
+            return
+        waiting = self.phase is Phase.QUEUED
+        try:
+            if self.deadline == math.inf:
+                await self._sleep()
+                return
+            if self.firm:
+                await self._sleep(Phase.DEFERRED)
+            with trio.CancelScope(deadline=self.deadline) as scope:
+                await self._sleep()
+            if not scope.cancelled_caught:
+                return
+        except BaseException:
+            if waiting:
+                self._withdrawn(Reason.ASKER_GONE)
+            raise
+        if waiting:
+            self._withdrawn(Reason.DEADLINE)
+        raise DeadlineExceeded(
+            f"{self.cell.path} did not answer {type(self.msg).__name__} before its deadline"
+        )
+
+    def _withdrawn(self, reason: Reason) -> None:
+        # still queued when its asker left: the message itself is dead
+        if self.phase is Phase.ANSWERED:
+            self.cell.system.dead_letters.add(reason, self.cell.path, self.msg, self.trace)
+
+    async def _sleep(self, until: Phase = Phase.ANSWERED) -> None:
+        while self.phase is not Phase.ANSWERED and self.phase is not until:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        if self.phase is Phase.BEGUN:
+            self._unwelcome = True
+            return trio.lowlevel.Abort.FAILED
+        self._task = None
+        self.leave()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _rouse(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+class Suspension:
+    """What an operation yields to its driver while an ask of it must wait: the token it waits on."""
+
+    __slots__ = ("_reply",)
+
+    def __init__(self, reply: ReplyToken) -> None:
+        self._reply = reply
+
+    def __await__(self) -> Generator[ReplyToken, None, None]:
+        yield self._reply
+

@@ -1,0 +1,342 @@
+"""Supervision as in OTP: who is started anew when an actor crashes, how often, how soon."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+
+from ..errors import ActorCrashed, ConfigError
+from .actor import Actor
+from .dead_letters import Reason
+from .dispatch import stopped
+from .gate import DOWN, STOPPED
+from .life import live
+from .mailbox import MailboxSpec
+from .ref import Ref
+
+if TYPE_CHECKING:
+    from .system import ActorSystem
+
+
+class Restart(enum.StrEnum):
+    """When a child that ended is started anew."""
+
+    PERMANENT = "permanent"  # always
+    TRANSIENT = "transient"  # after a crash
+    TEMPORARY = "temporary"  # never
+
+
+class Strategy(enum.StrEnum):
+    """Who else is started anew with a child: nobody, everybody, or who was started after it."""
+
+    ONE_FOR_ONE = "one_for_one"
+    ONE_FOR_ALL = "one_for_all"
+    REST_FOR_ONE = "rest_for_one"
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a restart waits, in seconds: `first` times `factor` for each recent restart, at most
+    `most`, and up to the share `jitter` more, drawn from the system's seed."""
+
+    first: float = 0.05
+    factor: float = 2.0
+    most: float = 5.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.first, self.most, self.jitter) < 0 or self.factor < 1:
+            raise ConfigError(f"{self!r}: times and jitter are not negative, the factor at least 1")
+
+    def delay(self, recent: int, rng: random.Random) -> float:
+        """Answer the wait before the restart that follows `recent` others."""
+        # the exponent is capped because a float overflows long after `most` is reached
+        base = min(self.first * self.factor ** min(recent, 64), self.most)
+        return base * (1 + self.jitter * rng.random())
+
+
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor to start: the factory makes it anew for each life."""
+
+    factory: Callable[[], Actor]
+    name: str
+    mailbox: MailboxSpec = MailboxSpec()
+    restart: Restart = Restart.PERMANENT
+    stop_timeout: float = 5.0
+
+
+class SupervisorSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor to start, with its children in their order.
+
+    More than `intensity` restarts within `period` seconds are too many: the supervisor stops its
+    children and crashes itself, which is its own supervisor's to deal with.
+    """
+
+    name: str
+    children: tuple[ChildSpec | SupervisorSpec, ...] = ()
+    strategy: Strategy = Strategy.ONE_FOR_ONE
+    intensity: int = 5
+    period: float = 10.0
+    backoff: Backoff = Backoff()
+    restart: Restart = Restart.PERMANENT
+
+
+class ActorNode:
+    """One supervised actor: its reference, its factory, and the task of its present life."""
+
+    def __init__(self, supervisor: Supervisor, spec: ChildSpec, ref: Ref[Any]) -> None:
+        self.supervisor = supervisor
+        self.spec = spec
+        self.ref = ref
+        self._scope = trio.CancelScope()
+        self._over = trio.Event()
+        self._over.set()
+        self._expected = False
+
+    @property
+    def path(self) -> str:
+        """The path of the actor."""
+        return self.ref.path
+
+    @property
+    def restart(self) -> Restart:
+        """When the actor is started anew."""
+        return self.spec.restart
+
+    async def start(self) -> BaseException | None:
+        """Start a life; answers None when the actor is ready, or the crash that kept it from it."""
+        if not self._over.is_set():
+            return None
+        self._over = trio.Event()
+        self._scope = trio.CancelScope()
+        self._expected = False
+        cause: BaseException | None = await self.supervisor.nursery.start(
+            self._live, name=self.path
+        )
+        return cause
+
+    async def _live(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
+        started = False
+
+        def ready() -> None:
+            nonlocal started
+            started = True
+            task_status.started(None)
+
+        try:
+            with self._scope:
+                await live(self.ref, self.spec.factory, ready)
+        finally:
+            self._over.set()
+        if not started:
+            task_status.started(self.ref.crash)
+        elif not self._expected:
+            self.supervisor.ended(self, self.ref.crash)
+
+    async def stop(self, *, final: bool) -> None:
+        """End the life: the operation in hand is finished, and where final what is queued is handled,
+        until the timeout; then it is cancelled."""
+        if not self._over.is_set():
+            self._expected = True
+            self.ref.gate |= STOPPED if final else DOWN
+            self.ref.stopping = True
+            self.ref.wake()
+            with trio.move_on_after(self.spec.stop_timeout):
+                await self._over.wait()
+            self._scope.cancel()
+            await self._over.wait()
+        if final:
+            self.close()
+
+    def close(self) -> None:
+        """Never start again: what is queued, and what will be sent, is refused."""
+        ref = self.ref
+        ref.gate |= STOPPED
+        ref.close_letters(lambda: stopped(ref), Reason.STOPPED)
+
+
+class Supervisor:
+    """Starts its children in order, watches over them, stops them in reverse order.
+
+    It has a task of its own, in which its children's tasks live: no error of a child ever reaches a
+    nursery, so none cancels its siblings.
+    """
+
+    nursery: trio.Nursery
+
+    def __init__(
+        self, system: ActorSystem, spec: SupervisorSpec, path: str, supervisor: Supervisor | None
+    ) -> None:
+        self.system = system
+        self.spec = spec
+        self.path = path
+        self.supervisor = supervisor
+        self.restarts = 0
+        self.children: list[ActorNode | Supervisor] = []
+        self._recent: deque[float] = deque()
+        self._rng = random.Random(f"{system.seed}:{path}")
+        self._ended: deque[tuple[ActorNode | Supervisor, BaseException | None]] = deque()
+        self._news = trio.Event()
+        self._halt = trio.Event()
+        self._over = trio.Event()
+        self._over.set()
+        self._expected = False
+        self._final = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Supervisor {self.path} {self.spec.strategy.value}: {len(self.children)} children, "
+            f"{self.restarts} restarts>"
+        )
+
+    @property
+    def restart(self) -> Restart:
+        """When the supervisor itself is started anew."""
+        return self.spec.restart
+
+    # -- as a child -------------------------------------------------------------------------------
+
+    async def start(self) -> BaseException | None:
+        """Start all children; answers None when they are ready, or the crash that kept one from it."""
+        if not self._over.is_set():
+            return None
+        if self.supervisor is None:
+            raise ConfigError("the top supervisor is run by its system")
+        cause: BaseException | None = await self.supervisor.nursery.start(self.run, name=self.path)
+        return cause
+
+    async def stop(self, *, final: bool) -> None:
+        """Stop all children in reverse order."""
+        if not self._over.is_set():
+            self._expected = True
+            self._final = final
+            self._halt.set()
+            self._news.set()
+            await self._over.wait()
+        if final:
+            self.close()
+
+    def close(self) -> None:
+        """Never start again, nor any child."""
+        for child in self.children:
+            child.close()
+
+    # -- its task ---------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
+        """Supervise until stopped, or until there were too many restarts."""
+        self._over = trio.Event()
+        self._halt = trio.Event()
+        self._news = trio.Event()
+        self._expected = self._final = False
+        self._recent.clear()
+        self._ended.clear()
+        cause: BaseException | None = None
+        started = False
+        try:
+            async with trio.open_nursery() as self.nursery:
+                cause = await self._start(self.children)
+                if cause is None:
+                    task_status.started(None)
+                    started = True
+                    cause = await self._watch()
+                for child in reversed(self.children):
+                    await child.stop(final=self._final)
+                self.nursery.cancel_scope.cancel()
+        finally:
+            self._over.set()
+        if not started:
+            task_status.started(cause)
+        elif not self._expected and cause is not None:
+            if self.supervisor is None:
+                self.system.give_up(cause)
+            else:
+                self.supervisor.ended(self, cause)
+
+    async def _watch(self) -> BaseException | None:
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            while self._ended:
+                child, cause = self._ended.popleft()
+                if await self._after(child, cause):
+                    return cause
+            if self._halt.is_set():
+                return None
+
+    def ended(self, child: ActorNode | Supervisor, cause: BaseException | None) -> None:
+        """Hear that a child's life is over, without having been asked to end."""
+        self._ended.append((child, cause))
+        self._news.set()
+
+    async def _after(self, child: ActorNode | Supervisor, cause: BaseException | None) -> bool:
+        """Do what is due after a child's end; answers whether it was one restart too many."""
+        if self._halt.is_set() or child not in self.children:
+            return False
+        if child.restart is Restart.TEMPORARY or (
+            child.restart is Restart.TRANSIENT and cause is None
+        ):
+            self.forget(child)
+            return False
+        now = trio.current_time()
+        while self._recent and self._recent[0] <= now - self.spec.period:
+            self._recent.popleft()
+        self._recent.append(now)
+        if len(self._recent) > self.spec.intensity:
+            return True
+        self.restarts += 1
+        delay = self.spec.backoff.delay(len(self._recent) - 1, self._rng)
+        if self.spec.strategy is Strategy.ONE_FOR_ONE:
+            self.nursery.start_soon(self._restart, [child], delay, name=f"{self.path} restart")
+            return False
+        group = self.children
+        if self.spec.strategy is Strategy.REST_FOR_ONE:
+            group = self.children[self.children.index(child) :]
+        for other in reversed(group):
+            await other.stop(final=False)
+        await self._restart(group, delay)
+        return False
+
+    async def _restart(self, group: list[ActorNode | Supervisor], delay: float) -> None:
+        with trio.move_on_after(delay):
+            await self._halt.wait()
+        if not self._halt.is_set():
+            for child in group:
+                if isinstance(child, ActorNode):
+                    child.ref.restarts += 1
+            await self._start(group)
+
+    async def _start(self, group: list[ActorNode | Supervisor]) -> BaseException | None:
+        for child in tuple(group):
+            cause = await child.start()
+            if cause is not None:
+                self.ended(child, cause)
+                return cause
+        return None
+
+    # -- its children -----------------------------------------------------------------------------
+
+    async def add(self, child: ActorNode | Supervisor) -> None:
+        """Start one more child behind the others. Raises what kept it from being ready."""
+        self.children.append(child)
+        cause = await child.start()
+        if cause is not None:
+            self.forget(child)
+            raise cause
+
+    def forget(self, child: ActorNode | Supervisor) -> None:
+        """Let a child go that has ended for good."""
+        child.close()
+        self.children.remove(child)
+        self.system.forget(child)
+
+
+def crash_of(cause: BaseException) -> str:
+    """Say in one line what a cause is, with the path of the actor where it arose."""
+    return str(cause) if isinstance(cause, ActorCrashed) else f"{type(cause).__name__}: {cause}"
+

@@ -1,0 +1,269 @@
+"""The actor system: opened around the embedder's code, it starts, finds, shows and stops actors."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeVar
+
+import trio
+
+from ..errors import Closed, ConfigError
+from .actor import Actor
+from .cell import Cell
+from .clock import Clock
+from .dead_letters import DeadLetters
+from .introspection import SystemStatistics, TreeNode, system_statistics, system_tree
+from .mailbox import MailboxSpec
+from .observer import Observer, Trace
+from .ref import Ref
+from .supervision import (
+    ActorNode,
+    Backoff,
+    ChildSpec,
+    Restart,
+    Strategy,
+    Supervisor,
+    SupervisorSpec,
+    crash_of,
+)
+
+A = TypeVar("A", bound=Actor)
+Dispatch = Literal["direct", "mailbox"]
+
+
+class ActorSystem:
+    """All actors of one `open_system` block. To be used in the thread of its trio run, but for
+    `tell_from_thread`. Besides what is documented, attributes are the kernel's."""
+
+    def __init__(
+        self, name: str, dispatch: Dispatch, observer: Observer | None, seed: int, top: SupervisorSpec
+    ) -> None:
+        if dispatch not in ("direct", "mailbox"):
+            raise ConfigError(f"dispatch is 'direct' or 'mailbox', not {dispatch!r}")
+        self.name = name
+        self.dispatch = dispatch
+        self.observer = observer
+        self.seed = seed
+        self.clock = Clock()
+        self.dead_letters = DeadLetters(observer)
+        self.watched = False
+        # what is running in this stack at this moment: the innermost operation, the innermost handler
+        # where it is known, and the trace and deadline of its message
+        self.op: Cell | None = None
+        self.running: Cell | None = None
+        self.trace: Trace | None = None
+        self.deadline = math.inf
+        self.child_of: contextvars.ContextVar[str] = contextvars.ContextVar("child_of", default="")
+        self.refs: dict[str, Ref[Any]] = {}
+        self._nodes: dict[str, ActorNode | Supervisor] = {}
+        self.top = Supervisor(self, top, "/", None)
+        self._closed = False
+        self._cause: BaseException | None = None
+        self._token = trio.lowlevel.current_trio_token()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return (
+            f"<ActorSystem {self.name!r} {state}, {self.dispatch} dispatch: "
+            f"{len(self.refs)} actors, {self.dead_letters!r}>"
+        )
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        factory: Callable[[], A],
+        *,
+        name: str,
+        mailbox: MailboxSpec | None = None,
+        restart: Restart = Restart.PERMANENT,
+        stop_timeout: float = 5.0,
+        parent: Ref[Any] | Supervisor | None = None,
+    ) -> Ref[A]:
+        """Start an actor and answer its reference when it is ready.
+
+        `parent` is a supervisor, or an actor under whose path the new one shall be and whose supervisor
+        it shares; the default is the top. Raises ConfigError for a name that is taken or not plain,
+        ActorCrashed when the actor cannot start, Closed.
+        """
+        spec = ChildSpec(
+            factory=factory,
+            name=name,
+            mailbox=mailbox or MailboxSpec(),
+            restart=Restart(restart),
+            stop_timeout=stop_timeout,
+        )
+        node = self._make(spec, parent)
+        await node.supervisor.add(node)  # type: ignore[union-attr]
+        return self.refs[node.path]
+
+    async def start_children(
+        self, *specs: ChildSpec | SupervisorSpec, parent: Ref[Any] | Supervisor | None = None
+    ) -> tuple[Ref[Any] | Supervisor, ...]:
+        """Start actors and supervisors in order, each when the one before is ready.
+
+        Answers a reference for each actor and the supervisor for each SupervisorSpec; what is below
+        one is found by `find`. Raises as `spawn` does.
+        """
+        made: list[Ref[Any] | Supervisor] = []
+        for spec in specs:
+            node = self._make(spec, parent)
+            await node.supervisor.add(node)  # type: ignore[union-attr]
+            made.append(node.ref if isinstance(node, ActorNode) else node)
+        return tuple(made)
+
+    def _make(
+        self, spec: ChildSpec | SupervisorSpec, parent: Ref[Any] | Supervisor | None
+    ) -> ActorNode | Supervisor:
+        if self._closed:
+            raise self.closing_error() or Closed("closed")
+        if parent is None:
+            parent = self.top
+        if isinstance(parent, Supervisor):
+            supervisor = parent
+        else:
+            above = self._nodes.get(parent.path)
+            if above is None or above.supervisor is None:
+                raise ConfigError(f"{parent!r} is no actor of this system any more")
+            supervisor = above.supervisor
+        if not spec.name or "/" in spec.name or spec.name != spec.name.strip():
+            raise ConfigError(f"an actor's name is a plain word, not {spec.name!r}")
+        path = f"{parent.path.rstrip('/')}/{spec.name}"
+        if path in self._nodes:
+            raise ConfigError(f"{path} exists already; names are unique under one parent")
+        node: ActorNode | Supervisor
+        if isinstance(spec, ChildSpec):
+            ref: Ref[Any] = Ref(self, spec.name, path, spec.mailbox)
+            node = ActorNode(supervisor, spec, ref)
+            self.refs[path] = ref
+            self._nodes[path] = node
+        else:
+            node = Supervisor(self, spec, path, supervisor)
+            self._nodes[path] = node
+            node.children += [self._make(child, node) for child in spec.children]
+        return node
+
+    def find(self, path: str) -> Ref[Any]:
+        """Answer the actor at a path. Raises ConfigError where there is none."""
+        ref = self.refs.get(path)
+        if ref is None:
+            raise ConfigError(f"no actor at {path!r}; there are {', '.join(self.refs) or 'none'}")
+        return ref
+
+    async def stop(self, ref: Ref[Any]) -> None:
+        """Stop one actor for good: what is queued is handled first, until its stop timeout."""
+        node = self._nodes.get(ref.path)
+        if isinstance(node, ActorNode) and node.ref is ref:
+            await node.stop(final=True)
+            node.supervisor.forget(node)
+
+    def forget(self, node: ActorNode | Supervisor) -> None:
+        """Drop a node, and all below it, that will not run again."""
+        if isinstance(node, Supervisor):
+            for child in node.children:
+                self.forget(child)
+        self._nodes.pop(node.path, None)
+        self.refs.pop(node.path, None)
+
+    # -- messages from elsewhere ------------------------------------------------------------------
+
+    def tell_from_thread(self, ref: Ref[Any], msg: Any, *, control: bool = False) -> None:
+        """Tell from any thread; in order per thread. What goes wrong becomes a dead letter.
+
+        Raises trio.RunFinishedError when the trio run is over.
+        """
+        self._token.run_sync_soon(self._tell, ref, msg, control)
+
+    def _tell(self, ref: Ref[Any], msg: Any, control: bool) -> None:
+        try:
+            ref.tell(msg, control=control)
+        except Exception:  # noqa: S110 - told already: each refusal of a tell is a dead letter
+            pass
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def closing_error(self) -> Closed | None:
+        """Make the error that a closed system answers; None while it is open."""
+        if not self._closed:
+            return None
+        if self._cause is None:
+            return Closed(f"the actor system {self.name!r} is closed")
+        error = Closed(
+            f"the actor system {self.name!r} closed after too many crashes: {crash_of(self._cause)}",
+            self._cause,
+        )
+        error.__cause__ = self._cause
+        return error
+
+    def give_up(self, cause: BaseException) -> None:
+        """Close because of too many restarts; the embedder's code is left alone."""
+        self._cause = cause
+        self._closed = True
+        self.top.close()
+
+    async def _close(self) -> None:
+        await self.top.stop(final=True)
+        self._closed = True
+        self.top.close()
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def paths(self) -> tuple[str, ...]:
+        """Answer the paths of all actors and supervisors, in order of their start."""
+        return tuple(self._nodes)
+
+    def tree(self) -> TreeNode:
+        """Answer all actors as a tree of plain structs; `print` it."""
+        return system_tree(self)
+
+    def statistics(self) -> SystemStatistics:
+        """Answer the figures of all actors and dead letters as plain structs."""
+        return system_statistics(self)
+
+
+@asynccontextmanager
+async def open_system(
+    name: str,
+    *,
+    dispatch: Dispatch = "direct",
+    observer: Observer | None = None,
+    seed: int = 0,
+    strategy: Strategy = Strategy.ONE_FOR_ONE,
+    intensity: int = 5,
+    period: float = 10.0,
+    backoff: Backoff | None = None,
+) -> AsyncIterator[ActorSystem]:
+    """Open an actor system; leaving the block stops all actors in reverse order of their start.
+
+    The body is never cancelled by the system. When the top supervisor gives up (more than `intensity`
+    restarts within `period` seconds), asks raise Closed, and so does leaving the block, unless the
+    body raises an error of its own, which passes unchanged. Stopping is shielded from cancellation;
+    each actor's `stop_timeout` bounds it.
+    """
+    top = SupervisorSpec(
+        name=name,
+        strategy=strategy,
+        intensity=intensity,
+        period=period,
+        backoff=backoff or Backoff(),
+    )
+    system = ActorSystem(name, dispatch, observer, seed, top)
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(system.top.run, name=f"{name} /")
+        # the nursery must not see the body's error, or it would wrap it into a group
+        try:
+            yield system
+        except BaseException as error:
+            failure = error
+        with trio.CancelScope(shield=True):
+            await system._close()
+    if failure is not None:
+        raise failure
+    if system._cause is not None:
+        closed = system.closing_error()
+        if closed is not None:
+            raise closed
