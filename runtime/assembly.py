@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..actors import ActorSystem, Observer, Ref, open_system
+from ..actors import Actor, ActorSystem, Observer, Ref, open_system
 from ..components.chunked import ChunkedComponent
 from ..components.component import ComponentActor
 from ..components.contract import TreeComponent
@@ -22,14 +22,18 @@ from .config import CacheConfig
 from .controller import HybridCacheController
 from .endpoints import Endpoints
 from .parts import Part, Parts
+from .readings import read
 from .unified_radix_cache import UnifiedRadixCache
 
 if TYPE_CHECKING:
     import torch
 
+    from ..telemetry import Reading
+    from ..tiers.arena import HostArena
     from ..tiers.fences import Fences
     from ..tiers.pools import DevicePools
     from ..tiers.store import Store
+    from ..tiers.tier import PageTier
 
 RULES: dict[str, type[TreeComponent]] = {
     "full": FullComponent,
@@ -43,10 +47,19 @@ class Assembled:
     """The running actors of a cache, and what the public face needs of them."""
 
     def __init__(
-        self, system: ActorSystem, cache: Ref[Any], pools: DevicePools, fences: Fences
+        self,
+        *,
+        system: ActorSystem,
+        cache: Ref[Any],
+        needed: tuple[Ref[Any], ...],
+        pools: DevicePools,
+        fences: Fences,
+        readings: Callable[[], Iterable[Reading]],
     ) -> None:
         self.system = system
         self.cache = cache
+        self.needed = needed
+        self.readings = readings
         self.pools = pools
         self.fences = fences
 
@@ -110,32 +123,26 @@ async def assemble(
         system = await stack.enter_async_context(
             open_system("banyankv", dispatch=config.dispatch, observer=observer, seed=config.seed)
         )
-        tree = await system.spawn(lambda: UnifiedTreeCore(model.page_size), name="tree")
+        tree_core = UnifiedTreeCore(model.page_size)
+        tree = await _spawn(system, tree_core, "tree")
         parts: list[Part] = []
         for index, rule in enumerate(made):
-            ref = await system.spawn(_component(rule, policy), name=rule.name)
+            ref = await _spawn(system, ComponentActor(rule, policy), rule.name)
             parts.append(Part(index, rule, ref))
-        tiers = {Tier.L1: await system.spawn(lambda: L1Tier(pools, fences), name="l1")}
+        pagers: dict[Tier, PageTier] = {Tier.L1: L1Tier(pools, fences)}
+        tiers = {Tier.L1: await _spawn(system, pagers[Tier.L1], "l1")}
         store_ref: Ref[Any] | None = None
         if arena is not None:
             from ..tiers.l2 import L2Tier
 
-            tiers[Tier.L2] = await system.spawn(lambda: L2Tier(arena), name="l2")
+            pagers[Tier.L2] = L2Tier(arena)
+            tiers[Tier.L2] = await _spawn(system, pagers[Tier.L2], "l2")
             if store is not None:
-                from ..tiers.breaker import Breaker
-                from ..tiers.l3 import StoreTier
-
-                breaker = Breaker(seed=config.seed)
-                store_ref = await system.spawn(
-                    lambda: StoreTier(
-                        store, model, arena, breaker=breaker, timeout=config.store_timeout
-                    ),
-                    name="l3",
-                )
+                store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
         controller = HybridCacheController(
             engine, store_ref, Endpoints(made, chunk, sizes), config.store_timeout
         )
-        below = await system.spawn(lambda: controller, name="controller")
+        below = await _spawn(system, controller, "controller")
         wired = Parts(
             page=model.page_size,
             chunk=chunk,
@@ -145,18 +152,32 @@ async def assemble(
             controller=below,
             store=store_ref is not None,
         )
-        cache = await system.spawn(
-            lambda: UnifiedRadixCache(
-                wired,
-                page_bytes,
-                room_timeout=config.room_timeout,
-                prefetch_threshold=config.prefetch_threshold,
-            ),
-            name="cache",
+        coordinator = UnifiedRadixCache(
+            wired,
+            page_bytes,
+            room_timeout=config.room_timeout,
+            prefetch_threshold=config.prefetch_threshold,
         )
+        cache = await _spawn(system, coordinator, "cache")
         controller.connect(cache)
-        yield Assembled(system, cache, pools, fences)
+        yield Assembled(
+            system=system,
+            cache=cache,
+            needed=(cache, tree, *(part.ref for part in parts), *tiers.values(), below),
+            pools=pools,
+            fences=fences,
+            readings=lambda: read(coordinator, tree_core, pagers),
+        )
 
 
-def _component(rule: TreeComponent, policy: str | Policy) -> Callable[[], ComponentActor]:
-    return lambda: ComponentActor(rule, policy)
+async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
+    """Start an actor that is never restarted on its own: see `docs/design.md`, state after a crash."""
+    return await system.spawn(lambda: actor, name=name)
+
+
+def _store_tier(store: Store, config: CacheConfig, arena: HostArena) -> Actor:
+    from ..tiers.breaker import Breaker
+    from ..tiers.l3 import StoreTier
+
+    breaker = Breaker(seed=config.seed)
+    return StoreTier(store, config.model, arena, breaker=breaker, timeout=config.store_timeout)

@@ -14,6 +14,7 @@ from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ConfigError
 from ..spec import Namespace, Tier
+from ..telemetry import Telemetry
 from . import messages as m
 from .assembly import Assembled, assemble
 from .checking import check
@@ -21,13 +22,14 @@ from .config import CacheConfig
 from .inspection import Inspection
 from .lease import Lease
 from .planning import Verdict
+from .request import Request
 from .stats import CacheStats
 from .tokens import TOKEN, Tokens, pack
 
 if TYPE_CHECKING:
     import torch
 
-    from ..actors import Observer
+    from ..actors import Trace
     from ..tiers.pools import DevicePools
     from ..tiers.store import Store
 
@@ -42,13 +44,15 @@ class Cache:
     was given back. They yield when they must wait, or when the caller has run for a millisecond.
     """
 
-    def __init__(self, config: CacheConfig, assembled: Assembled) -> None:
+    def __init__(self, config: CacheConfig, assembled: Assembled, telemetry: Telemetry) -> None:
         self.config = config
+        self._telemetry = telemetry
         self.pools: DevicePools = assembled.pools
         """The L1 tensors, by component."""
         self.page_size = config.model.page_size
         self._system = assembled.system
         self._ref = assembled.cache
+        self._needed = assembled.needed
         self._fences = assembled.fences
         self._spaces: dict[Namespace | None, bytes] = {None: Namespace().encode()}
         self._indexes = {
@@ -75,7 +79,9 @@ class Cache:
         """Record how far the engine's stream has come: a fence, 0 where there is nothing to wait for."""
         return self._fences.record(stream or 0)
 
-    async def ask(self, msg: m.Message, deadline: float = math.inf) -> Any:
+    async def ask(
+        self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
+    ) -> Any:
         """Have an operation done, waiting where it waits."""
         now = time.monotonic()
         if now - self._breathed > _BREATH:
@@ -83,11 +89,14 @@ class Cache:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        return await self._ref.ask(msg, deadline=deadline)
+        return await self._ref.ask(msg, deadline=deadline, trace=trace)
 
-    async def ask_shielded(self, msg: m.Message) -> Any:
+    async def ask_shielded(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done even for a cancelled caller."""
-        return await self._ref.ask(msg)
+        if not self._ref.ready:
+            with trio.CancelScope(shield=True):
+                return await self._ref.ask(msg, trace=trace)
+        return await self._ref.ask(msg, trace=trace)
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -109,8 +118,15 @@ class Cache:
         """
         msg = self._acquire(tokens, namespace, priority, stream)
         until = math.inf if deadline is None else trio.current_time() + deadline
-        acquired: m.Acquired = await self.ask(msg, until)
-        return Lease(self, acquired, len(msg.tokens) // TOKEN)
+        count = len(msg.tokens) // TOKEN
+        request = Request(self._telemetry, session, count)
+        try:
+            acquired: m.Acquired = await self.ask(msg, deadline=until, trace=request.trace)
+        except BaseException as error:
+            request.failed(error)
+            raise
+        request.leased()
+        return Lease(self, acquired, count, request)
 
     def try_acquire(
         self,
@@ -122,11 +138,18 @@ class Cache:
         stream: int | None = None,
     ) -> Lease | None:
         """Lease what is reusable from L1 at once, without waiting; None where that cannot be told now."""
-        if not self._ref.ready:
+        if not all(ref.ready for ref in self._needed):
             return None
         msg = self._acquire(tokens, namespace, priority, stream, wait=False)
-        acquired: m.Acquired = self._ref.call(msg)
-        return Lease(self, acquired, len(msg.tokens) // TOKEN)
+        count = len(msg.tokens) // TOKEN
+        request = Request(self._telemetry, session, count)
+        try:
+            acquired: m.Acquired = self._ref.call(msg, trace=request.trace)
+        except BaseException as error:
+            request.failed(error)
+            raise
+        request.leased()
+        return Lease(self, acquired, count, request)
 
     def _acquire(
         self,
@@ -215,24 +238,30 @@ async def open_cache(
     store: Store | None = None,
     lent: Mapping[str, Sequence[torch.Tensor]] | None = None,
     rules: Mapping[str, type[TreeComponent]] | None = None,
-    observer: Observer | None = None,
+    telemetry: Telemetry | None = None,
     before_copy: Callable[..., Awaitable[None]] | None = None,
 ) -> AsyncIterator[Cache]:
     """Open a cache for the length of a block.
 
     `policy` is a callable in place of the configured name; `store` an L3 store of one's own in place
     of the embedded one (its maker closes it); `lent` L1 tensors by component; `rules` further
-    component rules by name; `before_copy` is awaited before each batch of copies (tests stall or
+    component rules by name; `telemetry` one that was made with providers of one's own, in place of
+    the host's global ones; `before_copy` is awaited before each batch of copies (tests stall or
     fail them there). Raises ConfigError before anything is started where the configuration cannot
     work, and Closed on leaving where an actor failed beyond its supervisor's patience.
     """
+    telemetry = telemetry or Telemetry()
     async with assemble(
         config,
         policy=config.policy if policy is None else policy,
         store=store,
         lent=lent,
         rules=rules,
-        observer=observer,
+        observer=telemetry,
         before_copy=before_copy,
     ) as assembled:
-        yield Cache(config, assembled)
+        close = telemetry.register_metrics(assembled.readings)
+        try:
+            yield Cache(config, assembled, telemetry)
+        finally:
+            close()

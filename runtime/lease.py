@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import StaleLease
 from . import messages as m
 from .pagetable import GrowingTable
+from .request import Request
 from .stats import HitTokens
 from .tokens import TOKEN, Tokens, pack
 
@@ -24,8 +25,9 @@ class Lease:
     After release every method raises StaleLease.
     """
 
-    def __init__(self, cache: Cache, acquired: m.Acquired, count: int) -> None:
+    def __init__(self, cache: Cache, acquired: m.Acquired, count: int, request: Request) -> None:
         self._cache = cache
+        self._request = request
         self._id = acquired.lease
         self._live = True
         self.length = acquired.length
@@ -99,7 +101,8 @@ class Lease:
         self._alive()
         patience = -1.0 if deadline is None else max(0.0, deadline)
         extended: m.Extended = await self._cache.ask(
-            m.Extend(self._id, count, patience, self._cache.fence(stream))
+            m.Extend(self._id, count, patience, self._cache.fence(stream)),
+            trace=self._request.trace,
         )
         self.extent += count
         for index, table in enumerate(extended.tables):
@@ -133,7 +136,8 @@ class Lease:
         """
         self._alive()
         slot: int = await self._cache.ask(
-            m.Snapshot(self._id, component, at, stream or 0, self._cache.fence(stream))
+            m.Snapshot(self._id, component, at, stream or 0, self._cache.fence(stream)),
+            trace=self._request.trace,
         )
         return None if slot < 0 else slot
 
@@ -158,7 +162,8 @@ class Lease:
         target = min(self.extent, self.known) if upto is None else upto
         appended = bytes(self._appended)
         published: m.Published = await self._cache.ask(
-            m.Publish(self._id, target, appended, self._cache.fence(stream))
+            m.Publish(self._id, target, appended, self._cache.fence(stream)),
+            trace=self._request.trace,
         )
         del self._appended[: len(appended)]
         self.published = published.length
@@ -173,7 +178,12 @@ class Lease:
         """Give back everything; idempotent, and not cancelled half-way."""
         if self._live:
             self._live = False
-            await self._cache.ask_shielded(m.Release(self._id, self._cache.fence(stream)))
+            try:
+                await self._cache.ask_shielded(
+                    m.Release(self._id, self._cache.fence(stream)), self._request.trace
+                )
+            finally:
+                self._request.released(self.hit, self.extent, self.published)
 
     def _alive(self) -> None:
         if not self._live:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..actors import Trace
 from .leases import LeaseRecord
 from .messages import Acquire, Extend
 
@@ -12,15 +13,17 @@ class PendingAcquire:
     """An acquire on its way: what it has seen so far, and the operations it waits for.
 
     `device` and `host` are the boundaries at its first look; `searched` says that the store was
-    asked, `settle_for_device` that lower tiers are no longer worth waiting for.
+    asked, `settle_for_device` that lower tiers are no longer worth waiting for. `started` is when it
+    came (ns) where its `trace` is sampled.
     """
 
     __slots__ = ("device", "host", "msg", "ops", "record", "searched")
-    __slots__ += ("settle_for_device", "token", "trace")
+    __slots__ += ("settle_for_device", "started", "token", "trace")
 
-    def __init__(self, msg: Acquire, trace: Any) -> None:
+    def __init__(self, msg: Acquire, trace: Trace | None, started: int) -> None:
         self.msg = msg
         self.trace = trace
+        self.started = started
         self.token: Any = None
         self.record: LeaseRecord | None = None
         self.ops: set[int] = set()

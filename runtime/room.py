@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from ..components import messages as c
 from ..spec import Tier
 from ..tiers import messages as t
+from .facts import EvictDone
 from .parts import Part, Parts
+from .reporting import Reporter
 
 PAGE = 4
 BOTH = (Tier.L1, Tier.L2)
@@ -20,8 +22,9 @@ class Room:
     per component; `expected` counts pages that become free when an operation ends.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, report: Reporter) -> None:
         self._parts = parts
+        self._report = report
         zero = [0] * len(parts.all)
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)
@@ -60,6 +63,7 @@ class Room:
         self, tier: Tier, part: Part, pages: int, pinned: frozenset[int] = frozenset()
     ) -> tuple[int, int, int]:
         """Evict from one component; answer its own pages freed and pending, and the nodes touched."""
+        started = self._report.begin()
         freed: c.Freed = await part.ref.ask(c.Evict(tier, pages, pinned))
         if not freed.nodes:
             return 0, 0, 0
@@ -71,6 +75,16 @@ class Room:
             await self._follow_auxiliary(batch, freed)
         await batch.give_back()
         own = len(freed.free) // PAGE
+        if started:
+            where = tier.name.lower()
+            self._report.done(
+                EvictDone,
+                started,
+                component=part.name,
+                tier=where,
+                pages=own,
+                nodes=len(freed.nodes),
+            )
         return own, sum(len(p) for _, p in freed.pending) // PAGE, len(freed.nodes)
 
     async def _follow_base(

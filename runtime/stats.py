@@ -56,6 +56,22 @@ class CacheStats(msgspec.Struct, frozen=True):
     pools: dict[str, tuple[t.PoolUsage, ...]]
 
 
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """The running numbers of a cache, copied: see `CacheStats` for what they mean.
+
+    `components` is (name, evicted from L1, from L2, demoted, promoted), `moved` (direction, bytes).
+    """
+
+    requests: int
+    tokens: int
+    hits: tuple[int, ...]
+    components: tuple[tuple[str, int, int, int, int], ...]
+    moved: tuple[tuple[str, int], ...]
+    leases: int
+    waiting: int
+    in_flight: int
+
+
 class Counters:
     """What the cache actor counts itself."""
 

@@ -10,9 +10,11 @@ from ..components import messages as c
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
+from .facts import PrefetchDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
 from .planning import TOKEN, Plan, reusable_tokens
+from .reporting import Reporter
 from .room import PAGE, Room
 from .splitting import Splitter
 from .transfers import Operation, Transfers
@@ -30,13 +32,16 @@ class Storing:
 
     def __init__(
         self,
+        *,
         parts: Parts,
         room: Room,
         transfers: Transfers,
         splitter: Splitter,
         page_bytes: tuple[int, ...],
+        report: Reporter,
     ) -> None:
         self._parts = parts
+        self._report = report
         self._room = room
         self._transfers = transfers
         self._splitter = splitter
@@ -174,10 +179,20 @@ class Storing:
         walked = await self._parts.tree.ask(c.Walk(msg.namespace, msg.tokens[: limit * TOKEN]))
         return frozenset(walked.path)
 
-    def _ended(self, operation: Operation, outcome: str) -> Operation:
+    def _ended(self, operation: Operation, outcome: str, tokens: int = 0) -> Operation:
         del self._transfers.operations[operation.id]
         self._finds = {key: op for key, op in self._finds.items() if op is not operation}
         self.prefetches[outcome] = self.prefetches.get(outcome, 0) + 1
+        for pending in operation.waiting:
+            if pending.trace is not None:
+                self._report.done(
+                    PrefetchDone,
+                    operation.started,
+                    pending.trace,
+                    op=operation.id,
+                    tokens=tokens,
+                    outcome=outcome,
+                )
         return operation
 
     async def fetched(self, msg: m.Fetched) -> Operation:
@@ -195,7 +210,7 @@ class Storing:
         if rest and not await self._graft(pending.msg, endpoint, rest):
             outcome = "anchor_lost"
         self._transfers.moved_bytes["l3_l2"] += self._bytes(rest)
-        return self._ended(operation, outcome)
+        return self._ended(operation, outcome, endpoint if rest else 0)
 
     def staged(self) -> dict[str, bytes]:
         """Answer the L2 pages that fetches are filling, per component."""

@@ -57,6 +57,8 @@ class ToyEngine:
         self._grid = snapshot_grid(model)
         self._chunk = max(min(CHUNK, room // 4) // self._page, 1) * self._page
         self._fingerprints = Fingerprints(model, namespace)
+        # Whether a boundary can be useless although FULL is there: a window or a state is missing.
+        self._selective = any(component.rule != "full" for component in model.components)
         self._paged: dict[str, list[Raw]] = {}
         self._states: dict[str, list[Raw]] = {}
         for component in model.components:
@@ -93,16 +95,14 @@ class ToyEngine:
         async with lease:
             self._check_reused(lease, prefixes)
             await self._compute(lease, prefixes, len(turn.tokens))
-            private = {name: self._table(lease, name) for name in self._paged}
-            await lease.publish()
-            self._check_replaced(lease, prefixes, private)
-        self.tally.operations += 3  # acquire, publish, release
+            await self._publish(lease, prefixes, len(turn.tokens))
+        self.tally.operations += 2  # acquire and release
         return lease.hit
 
     async def _compute(self, lease: Lease, prefixes: Hashes, length: int) -> None:
-        """Fill pages and states chunk by chunk; chunks end where a state is to be kept."""
+        """Fill pages and states chunk by chunk; chunks end where windows and states are to be kept."""
         marks: set[int] = set()
-        if self._states:
+        if self._selective:
             marks = {place // self._grid * self._grid for place in (length, lease.full_match)}
         position = lease.length
         while position < length:
@@ -118,8 +118,22 @@ class ToyEngine:
                 self._fingerprints.write(name, raw, _slot(lease, name), prefixes[last - 1 : last])
                 if end in marks:
                     await lease.snapshot(name, at=end)
-            self.tally.operations += 1 + len(self._states) * (end in marks)
+                    self.tally.operations += 1
+            if end in marks and not self._states:
+                await self._publish(lease, prefixes, end)
+            self.tally.operations += 1
             position = end
+
+    async def _publish(self, lease: Lease, prefixes: Hashes, upto: int) -> None:
+        """Publish; compare the pages that came into a table in place of private ones."""
+        private = {name: self._table(lease, name) for name in self._paged}
+        await lease.publish(upto)
+        self.tally.operations += 1
+        for name, (before, old) in private.items():
+            start, pages = self._table(lease, name)
+            replaced = np.flatnonzero(pages != old[start - before :])
+            if len(replaced):
+                self._compare(name, replaced + start, pages[replaced], prefixes)
 
     def _table(self, lease: Lease, name: str) -> tuple[int, Pages]:
         """Copy a page table: the position of its first page, in pages, and the page ids."""
@@ -135,16 +149,6 @@ class ToyEngine:
             self._compare(name, np.arange(start, count), pages, prefixes)
         for name in self._states:
             self._compare(name, np.array([count - 1]), _slot(lease, name), prefixes)
-
-    def _check_replaced(
-        self, lease: Lease, prefixes: Hashes, private: dict[str, tuple[int, Pages]]
-    ) -> None:
-        """Compare the pages that publishing put into a table in place of private ones."""
-        for name, (before, old) in private.items():
-            start, pages = self._table(lease, name)
-            replaced = np.flatnonzero(pages != old[start - before :])
-            if len(replaced):
-                self._compare(name, replaced + start, pages[replaced], prefixes)
 
     def _compare(self, name: str, places: NDArray[np.intp], pages: Pages, prefixes: Hashes) -> None:
         """Compare the pages (a state) of component `name` that lie at `places`, in pages."""

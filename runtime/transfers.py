@@ -11,11 +11,14 @@ from ..components import messages as c
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
+from .facts import PromoteDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
+from .reporting import Reporter
 from .room import Room
 
 PAGE = 4
+DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
 _BATCH_NODES = 64
 """Nodes that one backup takes at most: one batch of copies, and one step to plan it."""
 
@@ -23,10 +26,12 @@ _BATCH_NODES = 64
 class Operation:
     """One transfer: what it is for, who waits for it, and the fence of the work it must follow."""
 
-    __slots__ = ("id", "kind", "moved", "nodes", "target", "waiting")
+    __slots__ = ("id", "kind", "moved", "nodes", "pages", "started", "target", "waiting")
 
-    def __init__(self, id: int, kind: str, target: Tier) -> None:
+    def __init__(self, id: int, kind: str, target: Tier, started: int) -> None:
         self.id = id
+        self.started = started
+        self.pages = 0
         self.kind = kind
         self.target = target
         self.nodes: tuple[int, ...] = ()
@@ -40,8 +45,11 @@ class Transfers:
     `moved_bytes` counts what was copied, by direction; `skipped` backups found no room on L2.
     """
 
-    def __init__(self, parts: Parts, room: Room, page_bytes: tuple[int, ...]) -> None:
+    def __init__(
+        self, parts: Parts, room: Room, page_bytes: tuple[int, ...], report: Reporter
+    ) -> None:
         self._parts = parts
+        self._report = report
         self._room = room
         self._page_bytes = page_bytes
         self._last_op = 0
@@ -49,14 +57,16 @@ class Transfers:
         self.dirty: dict[int, None] = {}
         self.unsaved: dict[int, None] = {}
         self.promoted = [0] * len(parts.all)
-        self.moved_bytes = {"l1_l2": 0, "l2_l1": 0, "l2_l3": 0, "l3_l2": 0}
+        self.moved_bytes = dict.fromkeys(DIRECTIONS, 0)
         self.skipped_backups = 0
         self.fence = 0
 
     def begin(self, kind: str, target: Tier) -> Operation:
         """Register a new operation."""
         self._last_op += 1
-        operation = self.operations[self._last_op] = Operation(self._last_op, kind, target)
+        operation = self.operations[self._last_op] = Operation(
+            self._last_op, kind, target, self._report.now()
+        )
         return operation
 
     def busy(self, kind: str) -> int:
@@ -89,6 +99,7 @@ class Transfers:
     async def _start(
         self, operation: Operation, source: Tier, target: Tier, moves: list[t.Move]
     ) -> None:
+        operation.pages = sum(len(move.source) for move in moves) // PAGE
         operation.moved = sum(
             len(move.source) // PAGE * self._page_bytes[self._parts.by_name[move.component].index]
             for move in moves
@@ -177,6 +188,17 @@ class Transfers:
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
         operation = self.operations.pop(msg.op)
+        if operation.kind == "promote":
+            for pending in operation.waiting:
+                if pending.trace is not None:
+                    self._report.done(
+                        PromoteDone,
+                        operation.started,
+                        pending.trace,
+                        op=operation.id,
+                        pages=operation.pages,
+                        error=msg.error,
+                    )
         if msg.ok:
             verb = "l1_l2" if operation.target == Tier.L2 else "l2_l1"
             self.moved_bytes[verb] += operation.moved

@@ -20,17 +20,19 @@ from ..tiers import messages as t
 from . import messages as m
 from .acquiring import Acquiring
 from .extending import Extending
+from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
 from .leases import PAGE, TOKEN, LeaseRecord
 from .parts import Parts
 from .pending import PendingAcquire
 from .planning import Planner, Verdict
 from .publishing import Publishing
+from .reporting import Reporter
 from .room import Room
 from .splitting import Splitter
-from .stats import CacheStats, Counters, gather_stats
+from .stats import CacheStats, Counters, Totals, gather_stats
 from .storing import Storing
-from .transfers import Transfers
+from .transfers import DIRECTIONS, Transfers
 
 
 class GiveUp(m.Message):
@@ -54,11 +56,19 @@ class UnifiedRadixCache(Coordinator):
         self._parts = parts
         self._room_timeout = room_timeout
         self.prefetch_threshold = prefetch_threshold
-        self._room = Room(parts)
+        self._report = Reporter(self)
+        self._room = Room(parts, self._report)
         self._planner = Planner(parts)
-        self._transfers = Transfers(parts, self._room, page_bytes)
+        self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
-        self._storing = Storing(parts, self._room, self._transfers, self._splitter, page_bytes)
+        self._storing = Storing(
+            parts=parts,
+            room=self._room,
+            transfers=self._transfers,
+            splitter=self._splitter,
+            page_bytes=page_bytes,
+            report=self._report,
+        )
         self._counters = Counters()
         self._leases: dict[int, LeaseRecord] = {}
         self._last_lease = 0
@@ -100,15 +110,30 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where payload must be fetched first."""
-        pending = PendingAcquire(msg, self.trace)
+        pending = PendingAcquire(msg, self.trace, self._report.begin())
         acquired = await self._acquiring.attempt(pending)
         if acquired is None:
             pending.token = self.defer()
             self._acquiring.waiting[id(pending.token)] = pending
             return None
-        self._counters.acquired(msg, acquired)
+        self._acquired(pending, acquired)
         self._wake()
         return acquired
+
+    def _acquired(self, pending: PendingAcquire, acquired: m.Acquired) -> None:
+        self._counters.acquired(pending.msg, acquired)
+        if pending.started:
+            l1, l2, l3 = acquired.hit
+            self._report.done(
+                AcquireDone,
+                pending.started,
+                pending.trace,
+                tokens=len(pending.msg.tokens) // TOKEN,
+                length=acquired.length,
+                l1_tokens=l1,
+                l2_tokens=l2,
+                l3_tokens=l3,
+            )
 
     async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
         for pending in waiting:
@@ -118,7 +143,7 @@ class UnifiedRadixCache(Coordinator):
             acquired = await self._acquiring.attempt(pending)
             if acquired is not None:
                 del self._acquiring.waiting[id(pending.token)]
-                self._counters.acquired(pending.msg, acquired)
+                self._acquired(pending, acquired)
                 pending.token.reply(acquired)
 
     @handles(m.Extend)
@@ -199,7 +224,16 @@ class UnifiedRadixCache(Coordinator):
             raise ConfigError(f"only {known} token ids are known; append the others first")
         record.generated += msg.appended
         await self._extending.advance(record, msg.upto, msg.fence)
+        started = self._report.begin()
         result = await self._publishing.publish(record, msg)
+        if started:
+            self._report.done(
+                PublishDone,
+                started,
+                length=result.published.length,
+                nodes=len(result.nodes),
+                duplicates=len(result.published.patches),
+            )
         if Tier.L2 in self._parts.tiers and result.nodes:
             self._transfers.dirty.update(dict.fromkeys(result.nodes))
             self._wake()
@@ -352,6 +386,29 @@ class UnifiedRadixCache(Coordinator):
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
+
+    def totals(self) -> Totals:
+        """Copy the running numbers; may be called from another thread."""
+        room, moved = self._room, self._transfers.moved_bytes
+        return Totals(
+            requests=self._counters.requests,
+            tokens=self._counters.tokens,
+            hits=tuple(self._counters.hits),
+            components=tuple(
+                (
+                    part.name,
+                    room.evicted[Tier.L1][part.index],
+                    room.evicted[Tier.L2][part.index],
+                    room.demoted[part.index],
+                    self._transfers.promoted[part.index],
+                )
+                for part in self._parts.all
+            ),
+            moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
+            leases=len(self._leases),
+            waiting=len(self._extending.waiters) + len(self._acquiring.waiting),
+            in_flight=self._in_flight(),
+        )
 
     @handles(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:

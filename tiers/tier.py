@@ -112,6 +112,10 @@ class PageTier(Leaf):
         """Count the pages of each pool, in the model's order."""
         if self._cooling:
             self._free_cooled()
+        return self.glance()
+
+    def glance(self) -> tuple[PoolUsage, ...]:
+        """Count the pages of each pool as they were a moment ago; safe from another thread."""
         return tuple(_usage(pool) for pool in self._pools.values())
 
     @handles(FreePages)

@@ -1,0 +1,50 @@
+"""The cache's statistics as metric readings: numbers copied from where the actors keep them.
+
+A metrics exporter reads on a thread of its own, so nothing here sends a message or walks a container
+that the cache changes: a reading may be a moment old, and never disturbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..components.messages import Count
+from ..components.tree import UnifiedTreeCore
+from ..spec import Tier
+from ..telemetry import Reading
+from ..tiers.tier import PageTier
+from .unified_radix_cache import UnifiedRadixCache
+
+
+def read(
+    cache: UnifiedRadixCache, tree: UnifiedTreeCore, tiers: dict[Tier, PageTier]
+) -> Iterator[Reading]:
+    """Read every metric of one cache."""
+    totals = cache.totals()
+    yield Reading("banyankv.requests", totals.requests)
+    yield Reading("banyankv.match.requested", totals.tokens)
+    for tier, tokens in zip(("l1", "l2", "l3"), totals.hits, strict=True):
+        yield Reading("banyankv.match.hit", tokens, (("tier", tier),))
+    for name, evicted_l1, evicted_l2, demoted, promoted in totals.components:
+        of = ("component", name)
+        yield Reading("banyankv.evicted", evicted_l1, (of, ("tier", "l1")))
+        yield Reading("banyankv.evicted", evicted_l2, (of, ("tier", "l2")))
+        yield Reading("banyankv.demoted", demoted, (of, ("tier", "l1")))
+        yield Reading("banyankv.promoted", promoted, (of, ("tier", "l1")))
+    for direction, moved in totals.moved:
+        source, target = direction.split("_")
+        yield Reading("banyankv.transfer.io", moved, (("src", source), ("dst", target)))
+    yield Reading("banyankv.lease.count", totals.leases)
+    yield Reading("banyankv.waiter.count", totals.waiting)
+    yield Reading("banyankv.transfer.in_flight", totals.in_flight)
+    yield Reading("banyankv.node.count", tree.count(Count()))
+    for at, tier_actor in tiers.items():
+        for pool in tier_actor.glance():
+            where = (("component", pool.component), ("tier", at.name.lower()))
+            used = pool.capacity - pool.free - pool.quarantined
+            for state, pages in (
+                ("free", pool.free),
+                ("used", used),
+                ("quarantined", pool.quarantined),
+            ):
+                yield Reading("banyankv.pool.usage", pages, (*where, ("state", state)))
