@@ -46,7 +46,7 @@ class Breaker:
         self._threshold = threshold
         self._base = base
         self._ceiling = ceiling
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 - spreads trials, guards no secret
         self._clock = clock
         self._failures = 0
         self._pause = base

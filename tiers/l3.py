@@ -11,7 +11,6 @@ from functools import partial
 import trio
 
 from ..actors import Leaf, ReplyToken, handles
-from ..actors.observer import Trace
 from ..spec import ModelSpec
 from .breaker import Breaker, Permit
 from .keys import CHAIN_BYTES
@@ -43,7 +42,7 @@ class _Call:
     `shape` is how many keys each part of a probe has, empty for a fetch or save.
     """
 
-    __slots__ = ("keys", "permit", "scope", "shape", "started", "token", "trace", "verb")
+    __slots__ = ("keys", "permit", "scope", "shape", "started", "token", "verb")
 
     def __init__(
         self,
@@ -52,14 +51,12 @@ class _Call:
         shape: tuple[int, ...],
         permit: Permit,
         token: ReplyToken,
-        trace: Trace | None,
     ) -> None:
         self.verb = verb
         self.keys = keys
         self.shape = shape
         self.permit = permit
         self.token = token
-        self.trace = trace
         self.scope = trio.CancelScope()
         self.started = time.time_ns()
 
@@ -188,7 +185,7 @@ class StoreTier(Leaf):
             self._note(verb, keys, Counter({MissReason.BREAKER_OPEN: keys}))
             return False
         self._numbers += 1
-        call = _Call(verb, keys, shape, permit, self.defer(), self.trace)
+        call = _Call(verb, keys, shape, permit, self.defer())
         self._calls[self._numbers] = call
         self.start(self._run, self._numbers, call, deadline, work)
         return True
@@ -247,7 +244,7 @@ class StoreTier(Leaf):
                 StoreCall(
                     started=call.started,
                     ended=time.time_ns(),
-                    trace=call.trace,
+                    trace=call.token.trace,
                     error=message.error,
                     verb=call.verb,
                     keys=call.keys,

@@ -86,13 +86,13 @@ class Folder:
     def mark(self) -> None:
         """Say on disk that a writer is at work, before it is."""
         try:
-            with open(self.path / _MARKER, "w", encoding="ascii") as marker:
+            with (self.path / _MARKER).open("w", encoding="ascii") as marker:
                 marker.write(f"{boot_id()}\n{os.getpid()}\n")
                 marker.flush()
                 os.fsync(marker.fileno())
             self._sync()
             # LMDB maps its lock file sparse and writes to it: on a full disk that is a SIGBUS too
-            with open(self.path / LOCK, "ab") as lock:
+            with (self.path / LOCK).open("ab") as lock:
                 missing = _LOCK_BYTES - lock.tell()
                 if missing > 0:
                     lock.write(bytes(missing))
@@ -103,7 +103,7 @@ class Folder:
         """Move the data out of the way, in place of what was set aside before; say where to."""
         aside = self.path / ASIDE
         try:
-            os.replace(self.data, aside)
+            self.data.replace(aside)
             (self.path / LOCK).unlink(missing_ok=True)
             (self.path / _MARKER).unlink(missing_ok=True)
             self._sync()
@@ -144,7 +144,7 @@ def missing_bytes(data: Path) -> int:
 
     Reads without a map. Raises `ConfigError` for a file that is not LMDB's.
     """
-    with open(data, "rb") as file:
+    with data.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(_META.size)
         if len(first) < _META.size:

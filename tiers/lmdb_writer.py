@@ -140,8 +140,7 @@ class Writer:
             else:
                 for job in jobs:
                     job.results = [False] * (len(job.puts) + len(job.deletes))
-        except Exception as error:
-            # whatever it is: the askers must not wait for ever
+        except Exception as error:  # noqa: BLE001 - whatever it is, the askers must not wait for ever
             for job in jobs:
                 job.error = error
         for job in jobs:

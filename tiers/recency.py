@@ -91,7 +91,7 @@ class Recency:
         return chosen
 
     def change(self, changes: dict[bytes, int | None]) -> int:
-        """What `total` would change by: new lengths, None for an object that goes."""
+        """Compute what `total` would change by: new lengths, None for an object that goes."""
         difference = 0
         for key, length in changes.items():
             old = self._lengths.get(key)

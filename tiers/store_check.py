@@ -107,7 +107,7 @@ def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
     # the child must find this package where this process found it
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        child = subprocess.run(
+        child = subprocess.run(  # noqa: S603 - our own interpreter and module
             command, env=environment, capture_output=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
@@ -179,7 +179,7 @@ def _walk(path: Path) -> StoreReport:
             _read(env, path, tally)
             if missing:
                 # a compact copy follows the list of free pages too, which a writer would
-                with open(os.devnull, "wb") as nowhere:
+                with Path(os.devnull).open("wb") as nowhere:
                     env.copyfd(nowhere.fileno(), compact=True)
     except lmdb.Error as error:
         problem = f"LMDB says: {error}"
@@ -239,7 +239,7 @@ def main() -> int:
     try:
         report = _walk(Path(sys.argv[1]))
     except (ConfigError, OSError) as error:
-        print(error)
+        sys.stdout.write(str(error))
         return _REFUSED
     sys.stdout.buffer.write(msgspec.json.encode(report))
     return 0

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 import trio
 import trio.testing
-
 from banyankv.tiers.breaker import Breaker, BreakerState
 
 

@@ -3,12 +3,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from banyankv.errors import ConfigError
 from banyankv.spec import Namespace
 from banyankv.tiers.keys import KeyMaker, chain, chunk_tokens, object_key, seed
+from hypothesis import given
+from hypothesis import strategies as st
 
 # computed by hand with hashlib from the format's description
 SEED_PLAIN = "356c1e90402c92f3f88c07d0585dc9c9dbd9eb6fa651cd652aec79768579d5b8"

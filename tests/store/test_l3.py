@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-
 from banyankv.actors import Ref, open_system
 from banyankv.actors.observer import Fact, Hop
 from banyankv.errors import ConfigError, DeadlineExceeded, WouldWait
@@ -114,13 +113,13 @@ class Bench:
         self.breaker = Breaker(threshold=2, base=1.0)
         self.ref: Ref
 
+    def make(self) -> StoreTier:
+        return StoreTier(self.store, MODEL, self.l2, breaker=self.breaker, timeout=5.0, calls=2)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Bench]:
         async with open_system("test", dispatch=self.dispatch, observer=self.facts) as system:
-            self.ref = await system.spawn(
-                StoreTier(self.store, MODEL, self.l2, breaker=self.breaker, timeout=5.0, calls=2),
-                name="l3",
-            )
+            self.ref = await system.spawn(self.make, name="l3")
             yield self
 
 

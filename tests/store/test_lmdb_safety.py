@@ -14,7 +14,6 @@ from unittest.mock import patch
 import lmdb
 import pytest
 import trio
-
 from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.tiers.lmdb_folder import ASIDE, DATA, OBJECTS, RECORDS, missing_bytes, unclean
 from banyankv.tiers.lmdb_store import LmdbStore

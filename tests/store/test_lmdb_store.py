@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -13,13 +13,12 @@ import lmdb
 import pytest
 import trio
 import trio.testing
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.tiers.lmdb_store import LmdbStore
 from banyankv.tiers.lmdb_writer import Writer
 from banyankv.tiers.recency import Pages
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 MIB = 1 << 20
 SIZE = 60_000
@@ -214,19 +213,22 @@ class Gate:
         self.groups: list[int] = []
         self._transact = Writer._transact
 
-    def transact(self, writer: Writer, jobs: list) -> None:
-        if jobs:
-            self.groups.append(len(jobs))
-            self.reached.set()
-            self.open.wait()
-        self._transact(writer, jobs)
+    def patched(self) -> Callable[[Writer, list], None]:
+        def transact(writer: Writer, jobs: list) -> None:
+            if jobs:
+                self.groups.append(len(jobs))
+                self.reached.set()
+                self.open.wait()
+            self._transact(writer, jobs)
+
+        return transact
 
 
 async def test_what_waits_is_committed_together_and_a_withdrawn_put_is_not_begun(
     tmp_path: Path,
 ) -> None:
     gate = Gate()
-    with patch.object(Writer, "_transact", lambda writer, jobs: gate.transact(writer, jobs)):
+    with patch.object(Writer, "_transact", gate.patched()):
         async with opened(tmp_path) as store:
             with trio.CancelScope() as withdrawn:
                 async with trio.open_nursery() as nursery:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.tiers.objects import FIXED_BYTES, BadObject, Header, decode, encode, select
 from banyankv.tiers.store import MissReason
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 HEADER = Header("full", b"F" * 16, b"C" * 32, 256, 288, 16, 1_700_000_000)
 BODY = b"abcdef"

@@ -4,10 +4,9 @@ import struct
 from collections import OrderedDict
 
 import pytest
+from banyankv.tiers.recency import ENTRY_BYTES, Pages, Recency, pack_changes
 from hypothesis import given
 from hypothesis import strategies as st
-
-from banyankv.tiers.recency import ENTRY_BYTES, Pages, Recency, pack_changes
 
 PAGES = Pages(4096)
 KEYS = [bytes([n]) * 32 for n in range(8)]

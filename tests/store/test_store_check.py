@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.tiers import store_check
 from banyankv.tiers.lmdb_store import LmdbStore

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 import trio.testing
-
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
 from banyankv.tiers.keys import object_key
