@@ -168,7 +168,7 @@ class HostArena:
         """Copy `pages` out, one after the other in their order."""
         self._open()
         grid = self._pages[component]
-        return memoryview(grid[self._ids(component, pages)].view(np.uint8))
+        return grid[self._ids(component, pages)].view(np.uint8).data
 
     def scatter(self, component: str, pages: PageList, body: bytes | memoryview) -> None:
         """Copy `body`, as `gather` gave it, into `pages`; nothing is written when sizes differ."""

@@ -18,7 +18,6 @@ from ..actors.observer import Fact, Observer, Trace
 from ..errors import BanyanError, ConfigError, IntegrityError, TierUnavailable
 from ..spec import Tier
 from .arena import HostArena
-from .fences import Fences, FenceTable
 from .layout import PageLayout, checked_ids
 from .messages import Move
 from .pools import DevicePools, Rows
@@ -244,19 +243,3 @@ def _as_run(ids: Ids) -> Ids | slice:
     if int(ids[-1]) - first == len(ids) - 1 and bool((np.diff(ids) == 1).all()):
         return slice(first, first + len(ids))
     return ids
-
-
-def copy_engine(
-    pools: DevicePools,
-    arena: HostArena,
-    fences: Fences,
-    *,
-    observer: Observer | None = None,
-    before: Before | None = None,
-) -> CopyEngine:
-    """Make the engine for the device that `pools` are on; `fences` are those of the L1 tier."""
-    if isinstance(fences, FenceTable):
-        from .cuda_copy import CudaCopyEngine
-
-        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before)
-    return ThreadCopyEngine(pools, arena, observer=observer, before=before)

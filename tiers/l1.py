@@ -48,7 +48,7 @@ class _HostStates:
     def __init__(self, pools: DevicePools) -> None:
         self._rows = {name: pools.rows(name) for name in pools.layouts}
         self._bytes = {
-            name: [(memoryview(raw.numpy()).cast("B"), raw.shape[1]) for raw in pools.raw(name)]
+            name: [(raw.numpy().data.cast("B"), raw.shape[1]) for raw in pools.raw(name)]
             for name in pools.layouts
         }
         self._capacity = pools.capacity

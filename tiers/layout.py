@@ -39,7 +39,12 @@ class PageLayout(msgspec.Struct, frozen=True):
 def page_layout(model: ModelSpec, component: ComponentSpec) -> PageLayout:
     """Lay out one page of `component`: its P tokens, or its one state."""
     if isinstance(component, PagedSpec):
-        shape = (component.tensors, model.page_size, component.kv_heads, component.head_dim)
+        shape: tuple[int, ...] = (
+            component.tensors,
+            model.page_size,
+            component.kv_heads,
+            component.head_dim,
+        )
         shapes = [(f"layer{i}", shape, component.dtype) for i in range(component.layers)]
     else:
         shapes = [(state.name, state.shape, state.dtype) for state in component.states]
@@ -60,6 +65,6 @@ def page_layouts(model: ModelSpec) -> dict[str, PageLayout]:
 def checked_ids(component: str, pages: PageList, count: int) -> npt.NDArray[np.int32]:
     """Unpack page ids, refusing any outside [0, count): an index below zero would wrap around."""
     ids = np.frombuffer(pages, dtype=np.int32)
-    if len(ids) and not (0 <= int(ids.min()) and int(ids.max()) < count):
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= count):
         raise IntegrityError(f"{component!r}: page ids {ids.min()}..{ids.max()} of {count} pages")
     return ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ def _check_lent(layout: PageLayout, tensors: list[torch.Tensor], device: torch.d
         if not tensor.is_contiguous():
             raise ConfigError(f"{what}: must be contiguous; lend the tensor that owns the memory")
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes, i) for i, t in enumerate(tensors))
-    for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
+    for (_, end, first), (start, _, second) in itertools.pairwise(spans):
         if start < end:
             one, two = layout.parts[min(first, second)], layout.parts[max(first, second)]
             raise ConfigError(f"{where}, {two.name}: overlaps {one.name}")

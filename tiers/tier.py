@@ -81,6 +81,8 @@ class PageTier(Leaf):
             raise
         fence = msg.fence
         for component, pages, op in items:
+            if not pages:
+                continue
             if op:
                 pool = pools[component]
                 pool.quarantined += len(pages) // INT32
@@ -140,7 +142,9 @@ class PageTier(Leaf):
 
     def _undo(self, msg: Allocate, taken: list[PageList]) -> None:
         """Give back in reverse order, which leaves every free list as it was."""
-        for (component, _), pages in zip(reversed(msg.want[: len(taken)]), reversed(taken)):
+        for (component, _), pages in zip(
+            reversed(msg.want[: len(taken)]), reversed(taken), strict=True
+        ):
             pool = self._pools[component]
             pool.disown(pages)
             pool.put(pages)

@@ -1,0 +1,302 @@
+"""The tier actors: pages of several pools, quarantine, cooling and copies of states."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from banyankv.errors import ConfigError, IntegrityError
+from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
+from banyankv.tiers.arena import HostArena
+from banyankv.tiers.fences import FenceTable, NoFences
+from banyankv.tiers.l1 import L1Tier
+from banyankv.tiers.l2 import L2Tier
+from banyankv.tiers.messages import (
+    Allocate,
+    Allocated,
+    CopyState,
+    Free,
+    FreePages,
+    Over,
+    PoolUsage,
+    Short,
+    Usage,
+)
+from banyankv.tiers.pools import DevicePools
+from banyankv.tiers.tier import PageTier
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+MakeModel = Callable[..., ModelSpec]
+PAGES = {"full": 12, "latent": 8, "mamba": 5}
+
+
+def packed(*pages: int) -> bytes:
+    return array("i", pages).tobytes()
+
+
+def ids(pages: bytes) -> list[int]:
+    return array("i", pages).tolist()
+
+
+class ManualFences(NoFences):
+    """Fences that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def passed(self, fence: int) -> bool:
+        return fence <= self.done
+
+
+def allocated(tier: PageTier, *want: tuple[str, int]) -> tuple[bytes, ...]:
+    answer = tier.allocate(Allocate(want))
+    assert isinstance(answer, Allocated), answer
+    return answer.pages
+
+
+def usage(tier: PageTier, component: str) -> PoolUsage:
+    return next(u for u in tier.usage(Usage()) if u.component == component)
+
+
+@pytest.fixture
+def fences() -> ManualFences:
+    return ManualFences()
+
+
+@pytest.fixture
+def l1(make_model: MakeModel, fences: ManualFences) -> L1Tier:
+    return L1Tier(DevicePools(make_model(), PAGES), fences)
+
+
+@pytest.fixture(params=["l1", "l2"])
+def tier(request: pytest.FixtureRequest, make_model: MakeModel) -> PageTier:
+    if request.param == "l1":
+        return L1Tier(DevicePools(make_model(), PAGES))
+    return L2Tier(HostArena.for_pages(make_model(), PAGES))
+
+
+class TestAllocate:
+    def test_gives_in_the_order_asked(self, tier: PageTier) -> None:
+        state, kv = allocated(tier, ("mamba", 1), ("full", 3))
+        assert (len(ids(state)), len(ids(kv))) == (1, 3)
+
+    def test_all_or_none(self, l1: L1Tier) -> None:
+        before = [l1.free_pages(FreePages(name)) for name in PAGES]
+        answer = l1.allocate(Allocate((("full", 5), ("mamba", 6), ("latent", 9))))
+        assert answer == Short((("mamba", 6, 5), ("latent", 9, 8)))
+        assert [l1.free_pages(FreePages(name)) for name in PAGES] == before
+
+    def test_counts_a_pool_named_twice_once(self, l1: L1Tier) -> None:
+        assert l1.allocate(Allocate((("full", 7), ("full", 6)))) == Short((("full", 13, 12),))
+        first, second = allocated(l1, ("full", 7), ("full", 5))
+        assert sorted(ids(first) + ids(second)) == list(range(12))
+
+    def test_pools_that_each_could_but_not_together(self, make_model: MakeModel) -> None:
+        tier = L2Tier(HostArena.for_pages(make_model(), PAGES))
+        full, latent = usage(tier, "full").free, usage(tier, "latent").free
+        answer = tier.allocate(Allocate((("full", full), ("latent", latent))))
+        assert answer == Short((("full", full, full), ("latent", latent, latent)))
+        assert usage(tier, "full").free == full
+
+    @pytest.mark.parametrize("wrong", [("swa", 1), ("full", -1)])
+    def test_a_bad_wish_changes_nothing(self, tier: PageTier, wrong: tuple[str, int]) -> None:
+        before = tier.usage(Usage())
+        with pytest.raises(ConfigError):
+            tier.allocate(Allocate((("full", 2), wrong)))
+        assert tier.usage(Usage()) == before
+
+
+class TestFree:
+    def test_without_operation_pages_are_free_at_once(self, tier: PageTier) -> None:
+        before = tier.usage(Usage())
+        (pages,) = allocated(tier, ("full", 5))
+        assert usage(tier, "full").free == before[0].free - 5
+        tier.free(Free((("full", pages, 0),)))
+        assert tier.usage(Usage()) == before
+
+    def test_an_operation_keeps_its_pages_until_it_is_over(self, tier: PageTier) -> None:
+        before = tier.usage(Usage())
+        kv, state = allocated(tier, ("full", 6), ("mamba", 1))
+        tier.free(Free((("full", kv[:8], 7), ("full", kv[8:12], 8), ("mamba", state, 7))))
+        tier.free(Free((("full", kv[12:], 7),)))
+        assert usage(tier, "full").quarantined == 6
+        assert usage(tier, "full").free == before[0].free - 6
+        assert sorted(ids(tier.free_pages(FreePages("full"))[1])) == sorted(ids(kv))
+        assert dict(tier.over(Over(7))) == {"full": 5, "mamba": 1}
+        assert ids(tier.free_pages(FreePages("full"))[1]) == ids(kv[8:12])
+        assert tier.over(Over(7)) == ()
+        assert tier.over(Over(8)) == (("full", 1),)
+        assert tier.usage(Usage()) == before
+
+    def test_refuses_what_has_no_owner_and_changes_nothing(self, tier: PageTier) -> None:
+        kv, state = allocated(tier, ("full", 2), ("mamba", 1))
+        before = tier.usage(Usage())
+        for wrong in (state + state, b"\0\0\0"):
+            with pytest.raises(IntegrityError):
+                tier.free(Free((("full", kv, 0), ("mamba", wrong, 0))))
+        with pytest.raises(ConfigError, match="no pool 'swa'"):
+            tier.free(Free((("full", kv, 0), ("swa", state, 0))))
+        assert tier.usage(Usage()) == before
+
+    def test_a_fenced_page_is_free_when_the_device_has_passed(
+        self, l1: L1Tier, fences: ManualFences
+    ) -> None:
+        (pages,) = allocated(l1, ("mamba", 5))
+        l1.free(Free((("mamba", pages[:4], 0),), fence=1))
+        l1.free(Free((("mamba", pages[4:12], 0),), fence=2))
+        assert usage(l1, "mamba").quarantined == 3
+        assert l1.allocate(Allocate((("mamba", 1),))) == Short((("mamba", 1, 0),))
+        assert sorted(ids(l1.free_pages(FreePages("mamba"))[1])) == sorted(ids(pages[:12]))
+        fences.done = 1
+        assert allocated(l1, ("mamba", 1)) == (pages[:4],)
+        fences.done = 2
+        assert usage(l1, "mamba").free == 2
+
+    def test_quarantine_comes_before_cooling(self, l1: L1Tier, fences: ManualFences) -> None:
+        (pages,) = allocated(l1, ("mamba", 2))
+        l1.free(Free((("mamba", pages, 3),), fence=1))
+        assert l1.over(Over(3)) == ()
+        assert usage(l1, "mamba") == PoolUsage("mamba", 5, 3, 2, usage(l1, "mamba").page_bytes)
+        fences.done = 1
+        assert usage(l1, "mamba").quarantined == 0
+
+
+class TestCopyState:
+    def test_copies_every_byte_of_one_slot(self, make_model: MakeModel) -> None:
+        pools = DevicePools(make_model(), PAGES)
+        self._check(pools, L1Tier(pools))
+
+    @pytest.mark.cuda
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    def test_copies_on_a_device(self, make_model: MakeModel) -> None:
+        pools = DevicePools(make_model(), PAGES, "cuda")
+        self._check(pools, L1Tier(pools, FenceTable(pools.device)))
+
+    def _check(self, pools: DevicePools, tier: L1Tier) -> None:
+        rng = np.random.default_rng(3)
+        for raw in pools.raw("mamba"):
+            raw.copy_(torch.from_numpy(rng.integers(0, 256, tuple(raw.shape), dtype=np.uint8)))
+        wanted = [raw.cpu().clone() for raw in pools.raw("mamba")]
+        for sources, targets in (([1], [4]), ([0, 4], [2, 3])):
+            tier.copy_state(CopyState("mamba", packed(*sources), packed(*targets)))
+            for part in wanted:
+                part[targets] = part[sources]
+            for raw, part in zip(pools.raw("mamba"), wanted, strict=True):
+                assert torch.equal(raw.cpu(), part)
+
+    @pytest.mark.parametrize(
+        ("source", "target"),
+        [([5], [0]), ([0], [5]), ([-1], [0]), ([0], [-1]), ([0, 1], [2]), ([0, 5], [1, 2])],
+    )
+    def test_refuses_slots_that_cannot_be(
+        self, l1: L1Tier, source: list[int], target: list[int]
+    ) -> None:
+        with pytest.raises(IntegrityError):
+            l1.copy_state(CopyState("mamba", packed(*source), packed(*target)))
+        with pytest.raises(ConfigError):
+            l1.copy_state(CopyState("swa", packed(0), packed(1)))
+
+
+class TierMachine(RuleBasedStateMachine):
+    """A tier against sets: who owns a page, which operation holds it, which fence cools it."""
+
+    @initialize(elastic=st.booleans())
+    def start(self, elastic: bool) -> None:
+        model = ModelSpec(
+            name="m",
+            page_size=2,
+            components=(PagedSpec(name="full"), SnapshotSpec(states=(StateTensor("s", (3,)),))),
+        )
+        pages = {"full": 12, "mamba": 5}
+        self.fences = ManualFences()
+        self.tier: PageTier = (
+            L2Tier(HostArena.for_pages(model, pages))
+            if elastic
+            else L1Tier(DevicePools(model, pages), self.fences)
+        )
+        self.elastic = elastic
+        self.owned: dict[str, set[int]] = {"full": set(), "mamba": set()}
+        self.held: list[tuple[str, int, int, int]] = []  # component, page, operation, fence
+        self.fence = 0
+        self.start_usage = self.tier.usage(Usage())
+
+    @rule(full=st.integers(0, 8), mamba=st.integers(0, 3))
+    def allocate(self, full: int, mamba: int) -> None:
+        self._cool()
+        room = {u.component: u.free for u in self.tier.usage(Usage())}
+        answer = self.tier.allocate(Allocate((("full", full), ("mamba", mamba))))
+        if isinstance(answer, Short):
+            assert self.elastic or full > room["full"] or mamba > room["mamba"]
+            assert {u.component: u.free for u in self.tier.usage(Usage())} == room
+            return
+        for name, pages in zip(("full", "mamba"), answer.pages, strict=True):
+            taken = set(ids(pages))
+            assert len(taken) == (full if name == "full" else mamba)
+            assert not taken & self.owned[name]
+            assert not taken & {page for c, page, _, _ in self.held if c == name}
+            self.owned[name] |= taken
+
+    @rule(name=st.sampled_from(["full", "mamba"]), op=st.integers(0, 3), data=st.data())
+    def free(self, name: str, op: int, data: st.DataObject) -> None:
+        if not self.owned[name]:
+            return
+        pages = data.draw(st.lists(st.sampled_from(sorted(self.owned[name])), unique=True))
+        fence = 0
+        if not self.elastic and data.draw(st.booleans()):
+            self.fence = fence = self.fence + 1
+        self.tier.free(Free(((name, packed(*pages), op),), fence))
+        self.owned[name] -= set(pages)
+        if op or fence:
+            self.held += [(name, page, op, fence) for page in pages]
+
+    @rule(op=st.integers(1, 3))
+    def over(self, op: int) -> None:
+        mine = [item for item in self.held if item[2] == op]
+        freed = [item for item in mine if item[3] <= self.fences.done]
+        counts = {n: sum(item[0] == n for item in freed) for n in ("full", "mamba")}
+        assert dict(self.tier.over(Over(op))) == {n: c for n, c in counts.items() if c}
+        self.held = [item for item in self.held if item[2] != op]
+        self.held += [(c, page, 0, fence) for c, page, _, fence in mine if fence > self.fences.done]
+
+    @rule()
+    def pass_fences(self) -> None:
+        self.fences.done = self.fence
+
+    def _cool(self) -> None:
+        """The queue may keep pages behind a head that has not passed, never pages all passed."""
+        if self.fences.done == self.fence:
+            self.held = [item for item in self.held if item[2] or item[3] > self.fence]
+
+    @invariant()
+    def every_page_has_one_owner(self) -> None:
+        usages = self.tier.usage(Usage())
+        self._cool()
+        for use in usages:
+            name = use.component
+            free, held = (ids(pages) for pages in self.tier.free_pages(FreePages(name)))
+            everything = [*free, *held, *self.owned[name]]
+            assert len(set(everything)) == len(everything)
+            assert use.capacity == use.free + use.quarantined + len(self.owned[name])
+            assert use.quarantined == len(held)
+            if self.fences.done == self.fence:
+                assert set(held) == {page for c, page, _, _ in self.held if c == name}
+            if not self.elastic:
+                assert use.free == len(free)
+                assert use.capacity == len(everything)
+
+    def teardown(self) -> None:
+        self.fences.done = self.fence
+        for name, pages in self.owned.items():
+            self.tier.free(Free(((name, packed(*pages), 0),)))
+        for op in (1, 2, 3):
+            self.tier.over(Over(op))
+        assert self.tier.usage(Usage()) == self.start_usage
+
+
+TestTierMachine = TierMachine.TestCase
+TestTierMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
