@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +38,6 @@ MODEL = ModelSpec(
 )
 PAGE_BYTES = {"full": 24, "mamba": 5}
 A, B, C = (bytes([n]) * 32 for n in range(3))
-DISPATCH = [os.environ["BANYANKV_DISPATCH"]] if "BANYANKV_DISPATCH" in os.environ else None
 
 
 class FakeL2:
@@ -123,9 +121,9 @@ class Bench:
             yield self
 
 
-@pytest.fixture(params=DISPATCH or ["direct", "mailbox"])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    async with Bench(request.param).running() as bench:
+@pytest.fixture
+async def bench(dispatch: str) -> AsyncIterator[Bench]:
+    async with Bench(dispatch).running() as bench:
         yield bench
 
 
@@ -342,8 +340,8 @@ async def test_a_call_cannot_be_answered_in_the_callers_stack(bench: Bench) -> N
         bench.ref.call(Probe((("full", A),), math.inf))
 
 
-async def test_stopping_ends_what_is_under_way() -> None:
-    bench = Bench("direct")
+async def test_stopping_ends_what_is_under_way(dispatch: str) -> None:
+    bench = Bench(dispatch)
     bench.store.hanging = True
     async with trio.open_nursery() as nursery, bench.running():
         nursery.start_soon(bench.ref.ask, Probe((("full", A),)))
