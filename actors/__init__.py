@@ -3,9 +3,12 @@
 from .actor import Actor, Coordinator, Down, Leaf, handles
 from .clock import Clock
 from .dead_letters import DeadLetter, Reason
+from .faults import Fault, FaultAction, FaultKind, FaultPlan, Faults, InjectedCrash, InjectedFault
+from .journal import Journal, read_journal
 from .mailbox import MailboxSpec, Policy
 from .observer import Fact, Hop, Observer, Trace
 from .ref import Ref
+from .replay import replay
 from .reply import ReplyToken
 from .supervision import Backoff, ChildSpec, Restart, Strategy, Supervisor, SupervisorSpec
 from .system import ActorSystem, open_system
@@ -20,7 +23,15 @@ __all__ = [
     "DeadLetter",
     "Down",
     "Fact",
+    "Fault",
+    "FaultAction",
+    "FaultKind",
+    "FaultPlan",
+    "Faults",
     "Hop",
+    "InjectedCrash",
+    "InjectedFault",
+    "Journal",
     "Leaf",
     "MailboxSpec",
     "Observer",
@@ -35,4 +46,6 @@ __all__ = [
     "Trace",
     "handles",
     "open_system",
+    "read_journal",
+    "replay",
 ]

@@ -74,8 +74,10 @@ class Actor:
         cls.handlers.update(own)
 
     @classmethod
-    def _check_handler(cls, name: str, method: Any) -> None:
-        raise ConfigError(f"{cls.__qualname__}: derive from Leaf or Coordinator to handle messages")
+    def _check_handler(cls, name: str, _method: Any) -> None:
+        raise ConfigError(
+            f"{cls.__qualname__}.{name}: derive from Leaf or Coordinator to handle messages"
+        )
 
     # -- what handlers use ------------------------------------------------------------------------
 
@@ -157,8 +159,8 @@ class Leaf(Actor):
     """An actor whose handlers are plain methods: each message is one step, with no await in it."""
 
     @classmethod
-    def _check_handler(cls, name: str, method: Any) -> None:
-        if inspect.iscoroutinefunction(method):
+    def _check_handler(cls, name: str, _method: Any) -> None:
+        if inspect.iscoroutinefunction(_method):
             raise ConfigError(
                 f"{cls.__qualname__}.{name} is an async def: a leaf's handler is a plain method; "
                 f"derive from Coordinator for operations"
@@ -169,8 +171,8 @@ class Coordinator(Actor):
     """An actor whose handlers are `async def`: each message is one operation, one at a time."""
 
     @classmethod
-    def _check_handler(cls, name: str, method: Any) -> None:
-        if not inspect.iscoroutinefunction(method):
+    def _check_handler(cls, name: str, _method: Any) -> None:
+        if not inspect.iscoroutinefunction(_method):
             raise ConfigError(
                 f"{cls.__qualname__}.{name} is a plain method: a coordinator's handler is an "
                 f"async def; derive from Leaf for steps"

@@ -21,7 +21,7 @@ from .envelope import Envelope
 from .gate import BUSY, DEFERRED, DOWN, FORCED, PARKED, QUEUED, STOPPED, WATCHED, describe
 from .mailbox import Mailbox, MailboxSpec, Policy
 from .notices import Abandoned
-from .reply import ReplyToken
+from .reply import Phase, ReplyToken
 
 if TYPE_CHECKING:
     from .observer import Trace
@@ -65,6 +65,7 @@ class Cell:
         "handle_ns",
         "handled",
         "mailbox",
+        "monitored",
         "monitors",
         "name",
         "nursery",
@@ -86,7 +87,7 @@ class Cell:
         self.name = name
         self.path = path
         self.gate = DOWN | (FORCED if system.dispatch == "mailbox" else 0)
-        if system.watched:
+        if system.watch.wanted:
             self.gate |= WATCHED
         self.steps: dict[type, Callable[[Any], Any]] = {}
         self.operations: dict[type, Callable[[Any], Operation]] = {}
@@ -106,6 +107,7 @@ class Cell:
         self.nursery: trio.Nursery | None = None
         self.context: contextvars.Context | None = None
         self.monitors: dict[Cell, None] = {}
+        self.monitored: dict[Cell, None] = {}
 
     # -- lives ------------------------------------------------------------------------------------
 
@@ -122,7 +124,10 @@ class Cell:
             self.steps = bound
 
     def unbind(self) -> None:
-        """Forget the actor of the life that is over."""
+        """Forget the actor of the life that is over, and what it wanted to hear of."""
+        for other in self.monitored:
+            other.monitors.pop(self, None)
+        self.monitored.clear()
         self.steps = {}
         self.operations = {}
         self.actor = None
@@ -153,6 +158,7 @@ class Cell:
             self.post_notice(Down(other.path, "stopped"))
         else:
             other.monitors[self] = None
+            self.monitored[other] = None
 
     def tell_monitors(self, cause: BaseException | None) -> None:
         """Tell every monitor that this actor's life is over."""
@@ -193,8 +199,8 @@ class Cell:
         self.reply = None
         self.gate &= ~(BUSY | PARKED | DEFERRED)
         if token is not None:
-            token.left = True
-            token.phase = token.phase.ANSWERED
+            # the error is the answer; whoever kept the token finds it answered
+            token.phase = Phase.ANSWERED
         if isinstance(error, BanyanError):
             return error
         boxed = self.crashed(error)
@@ -328,4 +334,3 @@ def box(path: str, error: BaseException) -> ActorCrashed:
     )
     boxed.__cause__ = error
     return boxed
-

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -44,26 +44,25 @@ def begin(cell: Cell, msg: Any, deadline: float, trace: Trace | None) -> Any:
         system.dead_letters.add(Reason.DEADLINE, cell.path, msg, trace)
         raise DeadlineExceeded(f"the deadline for {type(msg).__name__} was over before it was sent")
     if cell.gate & WATCHED:
-        return system.watch.begin(cell, msg, given, deadline, trace)
+        return system.watch.begin(cell, msg, given=given, deadline=deadline, trace=trace)
     if can_run(cell):
-        return run(cell, msg, trace, deadline, system.op, None)
-    return queue(cell, msg, given, deadline, trace).reply
+        return run(cell, msg, trace, deadline, asker=system.op, reply=None)
+    envelope = question(cell, msg, given, deadline, trace)
+    cell.enqueue(envelope, may_wait=True)
+    return envelope.reply
 
 
-def queue(
-    cell: Cell, msg: Any, given: float, deadline: float, trace: Trace | None, sender: str = ""
-) -> Envelope:
-    """Queue a question; answers its envelope. Raises Reentry, MailboxFull, or what has no handler."""
+def question(cell: Cell, msg: Any, given: float, deadline: float, trace: Trace | None) -> Envelope:
+    """Make the envelope of a question that must be queued. Raises Reentry, or that the actor stopped."""
     if cell.gate & STOPPED:
         raise stopped(cell)
-    system = cell.system
-    check_cycle(cell, system.op)
-    firm = system.op is not None and given == math.inf
+    op = cell.system.op
+    check_cycle(cell, op)
+    firm = op is not None and given == math.inf
     reply = ReplyToken(cell, msg, trace, deadline, firm=firm)
-    envelope = Envelope(msg, reply, trace=trace, deadline=deadline, sender=sender, asker=system.op)
+    envelope = Envelope(msg, reply, trace=trace, deadline=deadline, asker=op)
     reply.envelope = envelope
     reply.phase = Phase.QUEUED
-    cell.enqueue(envelope, may_wait=True)
     return envelope
 
 
@@ -82,7 +81,7 @@ def call(cell: Cell, msg: Any, trace: Trace | None) -> Any:
     if cell.gate & WATCHED:
         answer = system.watch.call(cell, msg, trace)
     else:
-        answer = run(cell, msg, trace, system.deadline, system.op, None)
+        answer = run(cell, msg, trace, system.deadline, asker=system.op, reply=None)
     return settled(cell, answer)
 
 
@@ -169,7 +168,7 @@ error wants it named, so that the hot path need not keep it."""
 def stack() -> list[str]:
     """Name the actors that are handling messages in this stack, outermost first."""
     paths: list[str] = []
-    frame = sys._getframe(3)
+    frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 - the documented way to it
     while frame is not None:
         name = HANDLING.get(frame.f_code)
         if name is not None:
@@ -216,7 +215,9 @@ def deliver(cell: Cell, envelope: Envelope) -> None:
         if cell.gate & WATCHED:
             answer = cell.system.watch.run(cell, envelope)
         else:
-            answer = run(cell, msg, envelope.trace, envelope.deadline, envelope.asker, reply)
+            answer = run(
+                cell, msg, envelope.trace, envelope.deadline, asker=envelope.asker, reply=reply
+            )
     except BaseException as error:
         if reply.phase is not Phase.ANSWERED:
             reply.settle(None, error if isinstance(error, Exception) else cell.crash)
@@ -232,6 +233,7 @@ def run(
     msg: Any,
     trace: Trace | None,
     deadline: float,
+    *,
     asker: Cell | None,
     reply: ReplyToken | None,
 ) -> Any:
@@ -243,7 +245,7 @@ def run(
     system = cell.system
     kind = type(msg)
     step = cell.steps.get(kind)
-    operation = None if step is not None else cell.operations.get(kind)
+    operation = cell.operations.get(kind)
     if step is None and operation is None:
         system.dead_letters.add(Reason.NO_HANDLER, cell.path, msg, trace)
         raise ConfigError(
@@ -254,12 +256,12 @@ def run(
     cell.gate |= BUSY
     cell.reply = reply
     try:
+        answer: Any = None
         if step is not None:
             # a step's asks are nobody's: it has none, and its calls must not look like its caller's
             system.op = None
             answer = step(msg)
-        else:
-            assert operation is not None
+        elif operation is not None:
             cell.asker = asker
             system.op = cell
             coroutine = operation(msg)

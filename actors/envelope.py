@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cell import Cell
+    from .faults import FaultAction
     from .observer import Trace
     from .reply import ReplyToken
 
@@ -19,7 +20,18 @@ class Envelope:
     can be named. `deadline` and `due` are trio times: not handled after the one, nor before the other.
     """
 
-    __slots__ = ("asker", "control", "deadline", "due", "msg", "queued", "reply", "sender", "seq", "trace")
+    __slots__ = (
+        "asker",
+        "control",
+        "deadline",
+        "due",
+        "fault",
+        "msg",
+        "queued",
+        "reply",
+        "sender",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -40,8 +52,8 @@ class Envelope:
         self.asker = asker
         self.control = control
         self.due = -math.inf
+        self.fault: FaultAction | None = None
         self.queued = 0
-        self.seq = 0
 
     def __repr__(self) -> str:
         return f"<Envelope {type(self.msg).__name__} from {self.sender or 'outside'}>"

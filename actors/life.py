@@ -83,7 +83,8 @@ async def _serve(ref: Ref[Any]) -> None:
             return
         elif ref.gate & QUEUED:
             if ref.gate & WATCHED and not ref.system.watch.is_due(ref):
-                await ref.system.watch.until_due(ref)
+                with trio.CancelScope(deadline=ref.system.watch.when_due(ref)):
+                    await sleep(ref)
                 continue
             dispatch.handle_next(ref)
             now = time.monotonic()
@@ -100,7 +101,7 @@ async def _serve(ref: Ref[Any]) -> None:
 async def sleep(ref: Ref[Any]) -> None:
     """Wait until something wakes the actor's task."""
 
-    def abort(raise_cancel: object) -> trio.lowlevel.Abort:
+    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
         ref.sleeper = None
         return trio.lowlevel.Abort.SUCCEEDED
 

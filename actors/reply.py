@@ -49,6 +49,7 @@ class ReplyToken:
         "left",
         "msg",
         "phase",
+        "seq",
         "trace",
     )
 
@@ -73,6 +74,8 @@ class ReplyToken:
         # answer is: a queued step that expired would leave the operation half done
         self.firm = firm
         self.envelope: Envelope | None = None
+        # the message's number in the journal; 0 where nothing is recorded
+        self.seq = 0
         self._value: Any = None
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -80,7 +83,9 @@ class ReplyToken:
 
     def __repr__(self) -> str:
         gone = ", asker gone" if self.left and self.asked else ""
-        return f"<ReplyToken {type(self.msg).__name__} at {self.cell.path}: {self.phase.value}{gone}>"
+        return (
+            f"<ReplyToken {type(self.msg).__name__} at {self.cell.path}: {self.phase.value}{gone}>"
+        )
 
     # -- for handlers -----------------------------------------------------------------------------
 
@@ -112,23 +117,24 @@ class ReplyToken:
 
     def settle(self, value: Any, error: BaseException | None = None) -> None:
         """Give the answer to the asker, or to nobody."""
-        self.phase = Phase.ANSWERED
-        self.cell.tokens.pop(self, None)
+        self._answer(value, error)
         if self.left:
             self.cell.unclaimed(self, value, error)
-            return
+
+    def _answer(self, value: Any, error: BaseException | None) -> None:
+        self.phase = Phase.ANSWERED
+        self.cell.tokens.pop(self, None)
         self._value = value
         self._error = error
-        self._rouse()
+        if self.seq:
+            self.cell.system.watch.answered(self)
+        if not self.left:
+            self._rouse()
 
     def dispose(self, error: BaseException) -> None:
         """Refuse in the actor's place, where no handler will answer any more."""
-        if self.phase is Phase.ANSWERED:
-            return
-        self.phase = Phase.ANSWERED
-        if not self.left:
-            self._error = error
-            self._rouse()
+        if self.phase is not Phase.ANSWERED:
+            self._answer(None, error)
 
     def defer(self) -> None:
         """Note that the handler is over and the answer comes later: from here the asker may leave."""
@@ -142,11 +148,17 @@ class ReplyToken:
     def leave(self) -> None:
         """Note that the asker is gone: withdraw the question, or have the actor told."""
         self.left = True
+        if self.seq:
+            self.cell.system.watch.left(self)
         if self.phase is Phase.QUEUED and self.envelope is not None:
             self.phase = Phase.ANSWERED
             self.cell.withdraw(self.envelope)
         elif self.phase is Phase.DEFERRED:
             self.cell.notice(self)
+
+    def given(self) -> tuple[Any, BaseException | None]:
+        """Tell what was answered: a value, or an error."""
+        return self._value, self._error
 
     def result(self) -> Any:
         """Answer what was answered, or raise it."""
@@ -217,4 +229,3 @@ class Suspension:
 
     def __await__(self) -> Generator[ReplyToken, None, None]:
         yield self._reply
-

@@ -339,4 +339,3 @@ class Supervisor:
 def crash_of(cause: BaseException) -> str:
     """Say in one line what a cause is, with the path of the actor where it arose."""
     return str(cause) if isinstance(cause, ActorCrashed) else f"{type(cause).__name__}: {cause}"
-

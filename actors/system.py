@@ -6,7 +6,7 @@ import contextvars
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -15,7 +15,9 @@ from .actor import Actor
 from .cell import Cell
 from .clock import Clock
 from .dead_letters import DeadLetters
+from .faults import FaultPlan, Faults
 from .introspection import SystemStatistics, TreeNode, system_statistics, system_tree
+from .journal import Journal
 from .mailbox import MailboxSpec
 from .observer import Observer, Trace
 from .ref import Ref
@@ -29,9 +31,9 @@ from .supervision import (
     SupervisorSpec,
     crash_of,
 )
+from .watch import Watch
 
 A = TypeVar("A", bound=Actor)
-Dispatch = Literal["direct", "mailbox"]
 
 
 class ActorSystem:
@@ -39,7 +41,15 @@ class ActorSystem:
     `tell_from_thread`. Besides what is documented, attributes are the kernel's."""
 
     def __init__(
-        self, name: str, dispatch: Dispatch, observer: Observer | None, seed: int, top: SupervisorSpec
+        self,
+        name: str,
+        *,
+        dispatch: str,
+        observer: Observer | None,
+        journal: Journal | None,
+        faults: FaultPlan | None,
+        seed: int,
+        top: SupervisorSpec,
     ) -> None:
         if dispatch not in ("direct", "mailbox"):
             raise ConfigError(f"dispatch is 'direct' or 'mailbox', not {dispatch!r}")
@@ -49,7 +59,9 @@ class ActorSystem:
         self.seed = seed
         self.clock = Clock()
         self.dead_letters = DeadLetters(observer)
-        self.watched = False
+        self.journal = journal
+        self.faults = Faults(faults)
+        self.watch = Watch(self, observer=observer, journal=journal, faults=self.faults)
         # what is running in this stack at this moment: the innermost operation, the innermost handler
         # where it is known, and the trace and deadline of its message
         self.op: Cell | None = None
@@ -75,25 +87,34 @@ class ActorSystem:
 
     async def spawn(
         self,
-        factory: Callable[[], A],
+        actor: A | Callable[[], A],
         *,
         name: str,
         mailbox: MailboxSpec | None = None,
-        restart: Restart = Restart.PERMANENT,
+        restart: Restart | None = None,
         stop_timeout: float = 5.0,
         parent: Ref[Any] | Supervisor | None = None,
     ) -> Ref[A]:
         """Start an actor and answer its reference when it is ready.
 
-        `parent` is a supervisor, or an actor under whose path the new one shall be and whose supervisor
+        `actor` is a factory, called for each life (`restart` is PERMANENT by default), or an instance,
+        which lives once (TEMPORARY). `parent` is a supervisor, or an actor under whose path the new one shall be and whose supervisor
         it shares; the default is the top. Raises ConfigError for a name that is taken or not plain,
         ActorCrashed when the actor cannot start, Closed.
         """
+        if isinstance(actor, Actor):
+            instance = actor
+            if restart not in (None, Restart.TEMPORARY):
+                raise ConfigError(f"{instance!r} can live only once: give a factory to restart it")
+            factory: Callable[[], Actor] = lambda: instance  # noqa: E731 - shorter than its name
+            restart = Restart.TEMPORARY
+        else:
+            factory = actor
         spec = ChildSpec(
             factory=factory,
             name=name,
             mailbox=mailbox or MailboxSpec(),
-            restart=Restart(restart),
+            restart=Restart.PERMANENT if restart is None else Restart(restart),
             stop_timeout=stop_timeout,
         )
         node = self._make(spec, parent)
@@ -228,8 +249,10 @@ class ActorSystem:
 async def open_system(
     name: str,
     *,
-    dispatch: Dispatch = "direct",
+    dispatch: str = "direct",
     observer: Observer | None = None,
+    journal: Journal | None = None,
+    faults: FaultPlan | None = None,
     seed: int = 0,
     strategy: Strategy = Strategy.ONE_FOR_ONE,
     intensity: int = 5,
@@ -238,6 +261,7 @@ async def open_system(
 ) -> AsyncIterator[ActorSystem]:
     """Open an actor system; leaving the block stops all actors in reverse order of their start.
 
+    `dispatch` is `direct`, or `mailbox` to send every message through its actor's mailbox and task.
     The body is never cancelled by the system. When the top supervisor gives up (more than `intensity`
     restarts within `period` seconds), asks raise Closed, and so does leaving the block, unless the
     body raises an error of its own, which passes unchanged. Stopping is shielded from cancellation;
@@ -250,7 +274,17 @@ async def open_system(
         period=period,
         backoff=backoff or Backoff(),
     )
-    system = ActorSystem(name, dispatch, observer, seed, top)
+    system = ActorSystem(
+        name,
+        dispatch=dispatch,
+        observer=observer,
+        journal=journal,
+        faults=faults,
+        seed=seed,
+        top=top,
+    )
+    if journal is not None:
+        journal.begin()
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(system.top.run, name=f"{name} /")
