@@ -46,18 +46,14 @@ def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
         folder = Folder(path)
         undo.callback(folder.release, clean=False)
         reason = _distrust(folder)
+        opened = None
         if not reason:
             folder.mark()
             try:
                 opened = _load(folder, max_bytes, readers)
-            except (
-                _Unexplained,
-                struct.error,
-                lmdb.CorruptedError,
-                lmdb.PageNotFoundError,
-            ) as error:
+            except _CONTRADICTIONS as error:
                 reason = f"what it holds contradicts itself ({error})"
-        if reason:
+        if opened is None:
             _set_aside(folder, reason)
             folder.mark()
             opened = _load(folder, max_bytes, readers)
@@ -67,6 +63,9 @@ def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
 
 class _Unexplained(Exception):
     """The records name other objects than there are."""
+
+
+_CONTRADICTIONS = (_Unexplained, struct.error, lmdb.CorruptedError, lmdb.PageNotFoundError)
 
 
 def _distrust(folder: Folder) -> str:

@@ -58,21 +58,27 @@ class Store(Protocol):
 
     async def exists(self, keys: Sequence[bytes]) -> list[bool]:
         """Say which keys have an object now. Does not count as a use of it."""
+        ...
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Read objects; None for a key without one."""
+        ...
 
     async def put(self, items: Sequence[tuple[bytes, bytes]]) -> list[bool]:
         """Keep (key, object), replacing what a key had; False for an object that was refused."""
+        ...
 
     async def delete(self, keys: Sequence[bytes]) -> list[bool]:
         """Forget objects; False for a key that had none."""
+        ...
 
     async def aclose(self) -> None:
         """Finish what was accepted and let go of everything; verbs raise `TierUnavailable` then."""
+        ...
 
     def statistics(self) -> StoreStatistics:
         """Tell what the store holds and did."""
+        ...
 
 
 class MemoryStore:

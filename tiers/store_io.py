@@ -33,6 +33,7 @@ class L2Bytes(Protocol):
 
     def gather(self, component: str, pages: PageList) -> bytes | memoryview:
         """Give the bytes of `pages`, one page behind the other."""
+        ...
 
     def scatter(self, component: str, pages: PageList, body: memoryview) -> None:
         """Fill `pages` from `body`, which has exactly their bytes."""
