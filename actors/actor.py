@@ -55,7 +55,8 @@ class Actor:
     handlers: ClassVar[dict[type, str]] = {}
     """Message type -> name of the method that handles it."""
 
-    _ref: Ref[Any] | None = None
+    life: Ref[Any] | None = None
+    """The reference as the kernel gives it; use `ref`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,9 +85,9 @@ class Actor:
     @property
     def ref(self) -> Ref[Any]:
         """The actor's own reference; outlives a restart."""
-        if self._ref is None:
+        if self.life is None:
             raise ActorStopped(f"{type(self).__qualname__} has not been started by a system")
-        return self._ref
+        return self.life
 
     @property
     def system(self) -> ActorSystem:

@@ -41,6 +41,7 @@ class Parked:
         operation: Operation,
         waits_for: ReplyToken,
         msg: Any,
+        *,
         reply: ReplyToken,
         trace: Trace | None,
         deadline: float,
@@ -113,9 +114,9 @@ class Cell:
 
     def bind(self, actor: Actor, ref: Ref[Any]) -> None:
         """Give the cell the actor of its next life."""
-        if actor._ref is not None and actor._ref is not ref:
-            raise BanyanError(f"{actor!r} runs already, as {actor._ref.path}")
-        actor._ref = ref
+        if actor.life is not None and actor.life is not ref:
+            raise BanyanError(f"{actor!r} runs already, as {actor.life.path}")
+        actor.life = ref
         self.actor = actor
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
@@ -149,7 +150,7 @@ class Cell:
             # a report that comes while the actor stops has nobody left to hear it
             if not self.gate & STOPPED:
                 self.crashed(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any error of a child is a crash of its actor
             self.crashed(error)
 
     def monitor(self, other: Cell) -> None:
@@ -239,7 +240,7 @@ class Cell:
         self.gate |= BUSY
         try:
             hook()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any error of a hook is a crash of its actor
             self.crashed(error)
         finally:
             if not busy:

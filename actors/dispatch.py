@@ -299,7 +299,14 @@ def park(cell: Cell, operation: Operation, waits_for: object, msg: Any) -> Reply
     reply.msg = msg
     reply.phase = Phase.BEGUN if reply.phase is not Phase.ANSWERED else reply.phase
     cell.reply = reply
-    cell.parked = Parked(operation, waits_for, msg, reply, system.trace, system.deadline)
+    cell.parked = Parked(
+        operation,
+        waits_for,
+        msg,
+        reply=reply,
+        trace=system.trace,
+        deadline=system.deadline,
+    )
     cell.gate |= PARKED
     cell.wake()
     return reply
@@ -337,7 +344,7 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
     try:
         waits_for = operation.send(None) if error is None else operation.throw(error)
         park(cell, operation, waits_for, parked.msg)
-        return
+        return  # noqa: TRY300 - to wait again is the usual way out
     except StopIteration as end:
         answer = end.value
     except trio.Cancelled:

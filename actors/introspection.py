@@ -43,23 +43,22 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[TreeNode, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(self._lines("", ""))
+        return "\n".join(_draw(self, "", ""))
 
-    def _lines(self, first: str, rest: str) -> list[str]:
-        name = self.path.rsplit("/", 1)[-1] or "/"
-        line = f"{first}{name} ({self.kind}) {self.state}"
-        if self.statistics is not None:
-            figures = self.statistics
-            line += f", {figures.handled} handled, {figures.mailbox.depth} queued"
-            if figures.restarts:
-                line += f", {figures.restarts} restarts"
-        lines = [line]
-        for child in self.children:
-            last = child is self.children[-1]
-            lines += child._lines(
-                rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
-            )
-        return lines
+
+def _draw(node: TreeNode, first: str, rest: str) -> list[str]:
+    name = node.path.rsplit("/", 1)[-1] or "/"
+    line = f"{first}{name} ({node.kind})"
+    figures = node.statistics
+    if figures is not None:
+        line += f" {node.state}, {figures.handled} handled, {figures.mailbox.depth} queued"
+        if figures.restarts:
+            line += f", {figures.restarts} restarts"
+    lines = [line]
+    for child in node.children:
+        last = child is node.children[-1]
+        lines += _draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+    return lines
 
 
 def actor_statistics(ref: Ref[Any]) -> ActorStatistics:

@@ -49,7 +49,7 @@ def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
     try:
         actor = factory()
         ref.bind(actor, ref)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - an actor that cannot be made has crashed
         ref.crash = box(ref.path, error)
         return
     ref.run_hook(actor.on_start, None)

@@ -110,9 +110,7 @@ class Mailbox:
         if victim is not None:
             self.dropped += 1
         lane.append(envelope)
-        depth = len(self._data) + len(self._control)
-        if depth > self.peak:
-            self.peak = depth
+        self.peak = max(self.peak, len(self._data) + len(self._control))
         return victim
 
     def _replaced(self, lane: deque[Envelope], envelope: Envelope) -> Envelope | None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from .actor import Actor
     from .observer import Trace
 
-A = TypeVar("A", bound="Actor", covariant=True)
+A_co = TypeVar("A_co", bound="Actor", covariant=True)
 
 
-class Ref(Cell, Generic[A]):
+class Ref(Cell, Generic[A_co]):
     """The address of one actor, good across its restarts. To be used in the thread of its trio run.
 
     Messages of one sender to one actor are handled in the order in which they were sent, whichever
@@ -151,4 +151,4 @@ class Ref(Cell, Generic[A]):
 
 dispatch.HANDLING[Ref.call.__code__] = "self"
 dispatch.HANDLING[Ref.ask.__code__] = "self"
-dispatch.HANDLING[Ref._operate.__code__] = "self"
+dispatch.HANDLING[Ref._operate.__code__] = "self"  # noqa: SLF001 - in its own file

@@ -41,8 +41,11 @@ class Strategy(enum.StrEnum):
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a restart waits, in seconds: `first` times `factor` for each recent restart, at most
-    `most`, and up to the share `jitter` more, drawn from the system's seed."""
+    """How long a restart waits, in seconds.
+
+    `first` times `factor` for each recent restart, at most `most`, and up to the share `jitter` more,
+    drawn from the system's seed.
+    """
 
     first: float = 0.05
     factor: float = 2.0
@@ -139,8 +142,11 @@ class ActorNode:
             self.supervisor.ended(self, self.ref.crash)
 
     async def stop(self, *, final: bool) -> None:
-        """End the life: the operation in hand is finished, and where final what is queued is handled,
-        until the timeout; then it is cancelled."""
+        """End the life: in order until the stop timeout, then by cancelling it.
+
+        In order: the operation in hand is finished, and where the end is final what is queued is
+        handled.
+        """
         if not self._over.is_set():
             self._expected = True
             self.ref.gate |= STOPPED if final else DOWN
@@ -179,7 +185,7 @@ class Supervisor:
         self.restarts = 0
         self.children: list[ActorNode | Supervisor] = []
         self._recent: deque[float] = deque()
-        self._rng = random.Random(f"{system.seed}:{path}")
+        self._rng = random.Random(f"{system.seed}:{path}")  # noqa: S311 - jitter, not secrets
         self._ended: deque[tuple[ActorNode | Supervisor, BaseException | None]] = deque()
         self._news = trio.Event()
         self._halt = trio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import math
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from ..errors import Closed, ConfigError
+from ..errors import ActorStopped, Closed, ConfigError, MailboxFull
 from .actor import Actor
 from .cell import Cell
 from .clock import Clock
@@ -37,8 +38,11 @@ A = TypeVar("A", bound=Actor)
 
 
 class ActorSystem:
-    """All actors of one `open_system` block. To be used in the thread of its trio run, but for
-    `tell_from_thread`. Besides what is documented, attributes are the kernel's."""
+    """All actors of one `open_system` block.
+
+    To be used in the thread of its trio run, but for `tell_from_thread`. Besides what is documented,
+    attributes are the kernel's.
+    """
 
     def __init__(
         self,
@@ -199,10 +203,9 @@ class ActorSystem:
         self._token.run_sync_soon(self._tell, ref, msg, control)
 
     def _tell(self, ref: Ref[Any], msg: Any, control: bool) -> None:
-        try:
+        # each refusal of a tell is a dead letter already, and trio would end its run for the error
+        with contextlib.suppress(MailboxFull, ActorStopped, Closed):
             ref.tell(msg, control=control)
-        except Exception:  # noqa: S110 - told already: each refusal of a tell is a dead letter
-            pass
 
     # -- closing ----------------------------------------------------------------------------------
 
@@ -225,7 +228,13 @@ class ActorSystem:
         self._closed = True
         self.top.close()
 
-    async def _close(self) -> None:
+    async def run_top(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
+        """Run the top supervisor, shielded: a cancelled body still finds its actors while it unwinds."""
+        with trio.CancelScope(shield=True):
+            await self.top.run(task_status)
+
+    async def close(self) -> None:
+        """Stop all actors in reverse order, for good; what is asked later is refused."""
         await self.top.stop(final=True)
         self._closed = True
         self.top.close()
@@ -287,17 +296,16 @@ async def open_system(
         journal.begin()
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        await nursery.start(system.top.run, name=f"{name} /")
+        await nursery.start(system.run_top, name=f"{name} /")
         # the nursery must not see the body's error, or it would wrap it into a group
         try:
             yield system
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again, outside the nursery
             failure = error
         with trio.CancelScope(shield=True):
-            await system._close()
+            await system.close()
     if failure is not None:
         raise failure
-    if system._cause is not None:
-        closed = system.closing_error()
-        if closed is not None:
-            raise closed
+    closed = system.closing_error()
+    if closed is not None and closed.cause is not None:
+        raise closed

