@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import trio
 
+from ..actors.faults import Faults
 from ..actors.observer import Fact, Observer, Trace
 from ..errors import BanyanError, ConfigError, IntegrityError, TierUnavailable
 from ..spec import Tier
 from .arena import HostArena
+from .copy_faults import Groups, Ids, go_wrong
 from .layout import PageLayout, checked_ids
 from .messages import Move
 from .pools import DevicePools, Rows
@@ -35,10 +36,6 @@ Arrived = Callable[[str, int, "torch.cuda.Event | None"], None]
 The bytes of that layer (or state tensor) are there once `event` has passed (None: they are there): a
 forward pass makes its stream wait for it and starts on layer 0. Must be quick and must not raise.
 """
-
-Ids = npt.NDArray[np.int32]
-Groups = dict[str, tuple[Ids, Ids]]
-"""What a batch comes to: per component the source and the target ids."""
 
 
 class CopyDone(Fact, frozen=True, kw_only=True):
@@ -89,11 +86,13 @@ class BatchRunner:
         counts: dict[Tier, dict[str, int]],
         observer: Observer | None,
         before: Before | None,
+        faults: Faults | None,
     ) -> None:
         self._layouts = layouts
         self._counts = counts
         self._observer = observer
         self._before = before
+        self._faults = faults
 
     async def run(
         self,
@@ -132,7 +131,13 @@ class BatchRunner:
             groups = self._grouped(batch, src, dst)
             if self._before is not None:
                 await self._before(src, dst, batch)
-            await self._copy(groups, src, dst, fence, arrived)
+            action = self._faults and self._faults.decide("copy", f"{src.name}-{dst.name}")
+            if action is None:
+                await self._copy(groups, src, dst, fence, arrived)
+            else:
+                await go_wrong(
+                    action, groups, lambda some: self._copy(some, src, dst, fence, arrived)
+                )
         except BanyanError as failure:
             report(type(failure).__name__)
             raise
@@ -144,6 +149,7 @@ class BatchRunner:
     async def _copy(
         self, groups: Groups, src: Tier, dst: Tier, fence: int, arrived: Arrived | None
     ) -> None:
+        """Copy, uncancellable once begun: what an engine is."""
         raise NotImplementedError
 
     def _size(self, groups: Groups) -> int:
@@ -189,6 +195,7 @@ class ThreadCopyEngine(BatchRunner):
         inline_bytes: int = 256 * 1024,
         observer: Observer | None = None,
         before: Before | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self._rows: dict[Tier, dict[str, list[Rows]]] = {
             Tier.L1: {name: pools.rows(name) for name in pools.layouts},
@@ -198,7 +205,7 @@ class ThreadCopyEngine(BatchRunner):
             tier: {name: len(rows[0]) for name, rows in by_name.items()}
             for tier, by_name in self._rows.items()
         }
-        super().__init__(pools.layouts, counts, observer, before)
+        super().__init__(pools.layouts, counts, observer, before, faults)
         self._limiter = trio.CapacityLimiter(threads) if threads else None
         self._inline_bytes = inline_bytes
 

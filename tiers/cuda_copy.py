@@ -9,11 +9,13 @@ import numpy as np
 import torch
 import trio
 
+from ..actors.faults import Faults
 from ..actors.observer import Observer
 from ..errors import ConfigError
 from ..spec import Tier
 from .arena import HostArena
-from .copy import Arrived, BatchRunner, Before, Groups, Ids
+from .copy import Arrived, BatchRunner, Before
+from .copy_faults import Groups, Ids
 from .fences import FenceTable
 from .pools import DevicePools
 
@@ -43,6 +45,7 @@ class CudaCopyEngine(BatchRunner):
         staging_bytes: int = 16 * 1024 * 1024,
         observer: Observer | None = None,
         before: Before | None = None,
+        faults: Faults | None = None,
     ) -> None:
         if not arena.pinned:
             raise ConfigError("CUDA copies need a pinned arena: HostArena(..., pin=True)")
@@ -58,7 +61,7 @@ class CudaCopyEngine(BatchRunner):
             Tier.L1: dict(pools.capacity),
             Tier.L2: {name: len(rows[0]) for name, rows in self._l2_rows.items()},
         }
-        super().__init__(pools.layouts, counts, observer, before)
+        super().__init__(pools.layouts, counts, observer, before, faults)
 
     async def _copy(
         self, groups: Groups, src: Tier, dst: Tier, fence: int, arrived: Arrived | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..actors import Observer
+from ..actors.faults import Faults
 from .arena import HostArena
 from .copy import Before, CopyEngine, ThreadCopyEngine
 from .fences import Fences, FenceTable
@@ -16,10 +17,11 @@ def copy_engine(
     *,
     observer: Observer | None = None,
     before: Before | None = None,
+    faults: Faults | None = None,
 ) -> CopyEngine:
     """Make the engine for the pools' device: CUDA streams where there is one, else worker threads."""
     if isinstance(fences, FenceTable):
         from .cuda_copy import CudaCopyEngine
 
-        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before)
-    return ThreadCopyEngine(pools, arena, observer=observer, before=before)
+        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before, faults=faults)
+    return ThreadCopyEngine(pools, arena, observer=observer, before=before, faults=faults)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from banyankv.actors.faults import Faults
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor, Tier
 from banyankv.tiers.arena import HostArena
 from banyankv.tiers.copy import Before, CopyEngine, ThreadCopyEngine
@@ -39,7 +40,12 @@ class Rig:
     """Pools, an arena and the engine between them, with every byte filled from a seed."""
 
     def __init__(
-        self, engine: str, model: ModelSpec, pages: int = 40, before: Before | None = None
+        self,
+        engine: str,
+        model: ModelSpec,
+        pages: int = 40,
+        before: Before | None = None,
+        faults: Faults | None = None,
     ) -> None:
         device = torch.device("cuda" if engine == "cuda" else "cpu")
         counts = dict.fromkeys((c.name for c in model.components), pages)
@@ -47,7 +53,7 @@ class Rig:
         self.pools = DevicePools(model, counts, device)
         self.arena = HostArena.for_pages(model, counts, pin=engine == "cuda")
         self.fences = fences_for(device)
-        self.engine = self._engine(engine, before)
+        self.engine = self._engine(engine, before, faults)
         self._ids = {Tier.L1: {name: list(range(pages)) for name in counts}, Tier.L2: {}}
         space = SlabSpace(self.arena.slabs, self.arena.slab_bytes)
         for name, layout in self.arena.layouts.items():
@@ -59,17 +65,24 @@ class Rig:
                 noise = rng.integers(0, 256, tuple(raw.shape), dtype=np.uint8)
                 raw.copy_(torch.from_numpy(noise))
 
-    def _engine(self, engine: str, before: Before | None) -> CopyEngine:
+    def _engine(self, engine: str, before: Before | None, faults: Faults | None) -> CopyEngine:
         if engine == "cuda":
             from banyankv.tiers.cuda_copy import CudaCopyEngine
             from banyankv.tiers.fences import FenceTable
 
             assert isinstance(self.fences, FenceTable)
             return CudaCopyEngine(
-                self.pools, self.arena, self.fences, staging_bytes=4096, before=before
+                self.pools,
+                self.arena,
+                self.fences,
+                staging_bytes=4096,
+                before=before,
+                faults=faults,
             )
         inline = 0 if engine == "thread" else 1 << 30
-        return ThreadCopyEngine(self.pools, self.arena, inline_bytes=inline, before=before)
+        return ThreadCopyEngine(
+            self.pools, self.arena, inline_bytes=inline, before=before, faults=faults
+        )
 
     def ids(self, tier: Tier, component: str, pages: list[int]) -> bytes:
         """Page ids on `tier` of the rig's pages, which are numbered from 0 on both tiers."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import trio
+import trio.testing
+from banyankv.actors.faults import Fault, FaultKind, FaultPlan, Faults
 from banyankv.errors import ConfigError, IntegrityError, TierUnavailable
 from banyankv.spec import DTYPE_BYTES, ModelSpec, Tier
 from banyankv.tiers.copy import CopyDone, ThreadCopyEngine
@@ -186,6 +188,46 @@ async def test_cancelled_while_stalled_it_has_touched_nothing(make_rig: MakeRig)
         await stalled.wait()
         nursery.cancel_scope.cancel()
     assert same(rig.l2("full"), before)
+
+
+@pytest.mark.parametrize("what", ["fail", "partial", "corrupt"])
+async def test_a_planned_failure_fails_once_in_its_direction(make_rig: MakeRig, what: str) -> None:
+    fault = Fault(what=FaultKind(what), where="copy", key="L1-L2")
+    rig = make_rig(faults=Faults(FaultPlan(faults=(fault,))))
+    before = rig.l1("full"), rig.l2("full")
+    batch = (Move("full", packed(RUN), rig.ids(Tier.L2, "full", RUN)),)
+    back = (Move("full", rig.ids(Tier.L2, "full", [0]), packed([0])),)
+    await rig.engine.run(back, Tier.L2, Tier.L1)
+    with pytest.raises(TierUnavailable, match="injected"):
+        await rig.engine.run(batch, Tier.L1, Tier.L2)
+    wrong = {"fail": [], "partial": RUN[:3], "corrupt": RUN}[what]
+    after = rig.l2("full")
+    changed = [p for p in range(40) if not np.array_equal(after[0][p], before[1][0][p])]
+    assert changed == wrong
+    right = [p for p in RUN if np.array_equal(after[0][p], before[0][0][p])]
+    assert right == (wrong if what == "partial" else [])
+    await rig.engine.run(batch, Tier.L1, Tier.L2)
+    assert same(rig.l2("full"), moved(before[0], before[1], [(p, p) for p in RUN]))
+
+
+async def test_planned_delays_and_hangs_pass_under_a_clock(
+    autojump_clock: trio.testing.MockClock, make_rig: MakeRig, engine: str
+) -> None:
+    if engine != "inline":
+        pytest.skip("a jumping clock and worker threads do not go together")
+    delay = Fault(what=FaultKind.DELAY, where="copy", seconds=5.0)
+    hang = Fault(what=FaultKind.HANG, where="copy", nth=2)
+    rig = make_rig(faults=Faults(FaultPlan(faults=(delay, hang))))
+    batch = (Move("full", packed(RUN), rig.ids(Tier.L2, "full", RUN)),)
+    before = rig.l1("full")
+    started = trio.current_time()
+    await rig.engine.run(batch, Tier.L1, Tier.L2)
+    assert trio.current_time() - started == 5.0
+    rig.pools.layer("full", 0)[RUN[0]].zero_()
+    with trio.move_on_after(60) as scope:
+        await rig.engine.run(batch, Tier.L1, Tier.L2)
+    assert scope.cancelled_caught
+    assert np.array_equal(rig.l2("full")[0][RUN[0]], before[0][RUN[0]])
 
 
 @pytest.mark.parametrize("engine", ["thread"], indirect=True)
