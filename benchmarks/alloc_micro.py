@@ -8,6 +8,7 @@ from __future__ import annotations
 import timeit
 from array import array
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import trio
@@ -85,7 +86,7 @@ def main() -> None:
     engine = ThreadCopyEngine(pools, arena)
     for count in (16, 64, 1024, 8192):
         for shuffled in (False, True):
-            seconds = trio.run(lambda c=count, s=shuffled: batches(engine, c, shuffled=s))
+            seconds = trio.run(partial(batches, engine, count, shuffled=shuffled))
             what = f"copy {count} pages of 128 bytes{', shuffled' if shuffled else ''}"
             print(f"{what:<46}{seconds * 1e6:10.2f}")
 

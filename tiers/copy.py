@@ -131,7 +131,9 @@ class BatchRunner:
             groups = self._grouped(batch, src, dst)
             if self._before is not None:
                 await self._before(src, dst, batch)
-            action = self._faults and self._faults.decide("copy", f"{src.name}-{dst.name}")
+            action = None
+            if self._faults is not None:
+                action = self._faults.decide("copy", f"{src.name}-{dst.name}")
             if action is None:
                 await self._copy(groups, src, dst, fence, arrived)
             else:
