@@ -24,7 +24,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 # -- the tree -----------------------------------------------------------------------------------------
 
 
-class Walk(Message):
+class Walk(Message, frozen=True):
     """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only."""
 
     namespace: bytes
@@ -32,7 +32,7 @@ class Walk(Message):
     start: int = ROOT
 
 
-class Walked(Message):
+class Walked(Message, frozen=True):
     """Nodes below `start` that agree with the key; `partial`: the last one agrees only up to its `ends`."""
 
     path: tuple[int, ...]
@@ -40,7 +40,7 @@ class Walked(Message):
     partial: bool
 
 
-class Insert(Message):
+class Insert(Message, frozen=True):
     """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising)."""
 
     namespace: bytes
@@ -49,21 +49,21 @@ class Insert(Message):
     cuts: tuple[int, ...] = ()
 
 
-class Grown(Message):
+class Grown(Message, frozen=True):
     """New nodes, top first, each the parent of the next."""
 
     path: tuple[int, ...]
     ends: tuple[int, ...]
 
 
-class Split(Message):
+class Split(Message, frozen=True):
     """Split `node` at position `at`: a new upper node takes its head, `node` keeps the tail and the id."""
 
     node: int
     at: int
 
 
-class SplitDone(Message):
+class SplitDone(Message, frozen=True):
     """Told to every component after the tree split `node`: `upper` ends and `node` starts at `at`."""
 
     node: int
@@ -71,31 +71,31 @@ class SplitDone(Message):
     at: int
 
 
-class Remove(Message):
+class Remove(Message, frozen=True):
     """Remove childless nodes, in an order in which each is childless when its turn comes."""
 
     nodes: tuple[int, ...]
 
 
-class Subtree(Message):
+class Subtree(Message, frozen=True):
     """Ask for every node below `node`, parents before children (without `node`)."""
 
     node: int
 
 
-class Ancestry(Message):
+class Ancestry(Message, frozen=True):
     """Ask for the Walked of the path from the root to `node`, `node` included."""
 
     node: int
 
 
-class Span(Message):
+class Span(Message, frozen=True):
     """Ask for the tokens behind the last ancestor (or self) whose chain is known, for hashing."""
 
     node: int
 
 
-class Spanned(Message):
+class Spanned(Message, frozen=True):
     """`tokens` from position `base` to the node's end; `chain` is the chain hash at `base` (or the seed)."""
 
     namespace: bytes
@@ -105,7 +105,7 @@ class Spanned(Message):
     end: int
 
 
-class Chained(Message):
+class Chained(Message, frozen=True):
     """Remember that the chunk chain at position `at` (within `node`'s range, or its end) is `chain`."""
 
     node: int
@@ -113,11 +113,11 @@ class Chained(Message):
     chain: bytes
 
 
-class Count(Message):
+class Count(Message, frozen=True):
     """Ask for the number of nodes, roots apart."""
 
 
-class NodeView(Message):
+class NodeView(Message, frozen=True):
     """One node of the tree as `Nodes` reports it."""
 
     id: int
@@ -128,7 +128,7 @@ class NodeView(Message):
     key: bytes
 
 
-class Nodes(Message):
+class Nodes(Message, frozen=True):
     """Ask for up to `count` NodeViews with id > `after`, in id order: for checks and dumps."""
 
     after: int = 0
@@ -138,7 +138,7 @@ class Nodes(Message):
 # -- a component ----------------------------------------------------------------------------------------
 
 
-class Reach(Message):
+class Reach(Message, frozen=True):
     """Ask for the deepest good boundary at or below `limit` on this path.
 
     `host` false: only payload present on L1 counts. True: payload on L2, and what is arriving on L1,
@@ -152,7 +152,7 @@ class Reach(Message):
     host: bool
 
 
-class Reached(Message):
+class Reached(Message, frozen=True):
     """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
 
     `hole` is the node that stopped the search from going deeper, 0 where nothing did.
@@ -163,7 +163,7 @@ class Reached(Message):
     hole: int
 
 
-class Lock(Message):
+class Lock(Message, frozen=True):
     """Count the coverage of the boundary at the end of `node`, and note that it was used at `now`."""
 
     node: int
@@ -175,7 +175,7 @@ Receipt = tuple[int, int]
 """What one range of a lock keeps: (anchor node, start position of the lowest node locked)."""
 
 
-class Locked(Message):
+class Locked(Message, frozen=True):
     """Receipts, one a range, and the page table of the coverage.
 
     `start` is the position of the first page in `pages`; pages that no range needs are -1. `pages` is
@@ -192,40 +192,40 @@ class Locked(Message):
     joins: tuple[int, ...] = ()
 
 
-class Table(Message):
+class Table(Message, frozen=True):
     """Ask again for the `Locked` of a lock that is held, now that its missing payload has arrived."""
 
     node: int
     receipts: tuple[Receipt, ...]
 
 
-class Unlock(Message):
+class Unlock(Message, frozen=True):
     """Take back every count that these receipts explain. Single use."""
 
     receipts: tuple[Receipt, ...]
 
 
-class Recede(Message):
+class Recede(Message, frozen=True):
     """Let go of locked nodes that end at or before `start`; answered by a Locked without pages."""
 
     receipts: tuple[Receipt, ...]
     start: int
 
 
-class Lacks(Message):
+class Lacks(Message, frozen=True):
     """Ask whether `node` holds no payload on `tier`."""
 
     node: int
     tier: Tier
 
 
-class Arriving(Message):
+class Arriving(Message, frozen=True):
     """Ask for the index in `path` of the first node with an L1 arrival; len(path) where none."""
 
     path: tuple[int, ...]
 
 
-class Adopt(Message):
+class Adopt(Message, frozen=True):
     """Hand pages to the nodes of a path, top first, on one tier.
 
     `grown` says how many nodes at the end of `path` are new; the first of them hangs below the node
@@ -249,7 +249,7 @@ class Adopt(Message):
     priority: int = 0
 
 
-class Adopted(Message):
+class Adopted(Message, frozen=True):
     """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead)."""
 
     free: PageList
@@ -259,7 +259,7 @@ class Adopted(Message):
     low_end: int
 
 
-class Evict(Message):
+class Evict(Message, frozen=True):
     """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
 
     Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
@@ -271,7 +271,7 @@ class Evict(Message):
     pinned: frozenset[int] = frozenset()
 
 
-class Freed(Message):
+class Freed(Message, frozen=True):
     """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
 
     `nodes` lost the payload; `gone` are those of them that hold none on any tier now, and `spoilt`
@@ -287,14 +287,14 @@ class Freed(Message):
     spoilt: tuple[int, ...] = ()
 
 
-class EvictLeaves(Message):
+class EvictLeaves(Message, frozen=True):
     """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed."""
 
     nodes: tuple[int, ...]
     tier: Tier
 
 
-class Drop(Message):
+class Drop(Message, frozen=True):
     """Drop unlocked payload of `nodes` on these tiers; with `forget` the nodes themselves go too."""
 
     nodes: tuple[int, ...]
@@ -302,7 +302,7 @@ class Drop(Message):
     forget: bool = False
 
 
-class Unbacked(Message):
+class Unbacked(Message, frozen=True):
     """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
 
     With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
@@ -313,7 +313,7 @@ class Unbacked(Message):
     climb: bool = False
 
 
-class Arrive(Message):
+class Arrive(Message, frozen=True):
     """Operation `op` starts to fill `nodes` on `tier` with `pages` from what the other tier holds.
 
     The payloads become arriving; their sources carry the operation's mark until `Moved`. Answered by
@@ -326,7 +326,7 @@ class Arrive(Message):
     pages: PageList
 
 
-class Read(Message):
+class Read(Message, frozen=True):
     """Operation `op` reads tokens [start, end) of the path that ends in `node`, on L2.
 
     Marks the payloads until `Moved` and answers a `Slice`; reads the longest present tail of the range.
@@ -338,27 +338,27 @@ class Read(Message):
     end: int
 
 
-class Slice(Message):
+class Slice(Message, frozen=True):
     """Pages of tokens [start, end) in order; empty where not even the last page is present."""
 
     start: int
     pages: PageList
 
 
-class Moved(Message):
+class Moved(Message, frozen=True):
     """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone. Answers Freed."""
 
     op: int
     ok: bool
 
 
-class Dead(Message):
+class Dead(Message, frozen=True):
     """Base component only: which of `nodes` are unlocked, childless and hold nothing anywhere."""
 
     nodes: tuple[int, ...]
 
 
-class Record(Message):
+class Record(Message, frozen=True):
     """One node as a component sees it, for checks and dumps: payload per tier, None where absent."""
 
     id: int
@@ -372,18 +372,18 @@ class Record(Message):
     stamp: int
 
 
-class Records(Message):
+class Records(Message, frozen=True):
     """Ask for up to `count` Records with id > `after`, in id order."""
 
     after: int = 0
     count: int = 1 << 30
 
 
-class Ledger(Message):
+class Ledger(Message, frozen=True):
     """Ask for the running sums, one `Held` a tier."""
 
 
-class Held(Message):
+class Held(Message, frozen=True):
     """Pages held on a tier by nodes, of which locked (L1 only), and payload counts."""
 
     cached: int
@@ -391,7 +391,7 @@ class Held(Message):
     payloads: int
 
 
-class Shared(Message):
+class Shared(Message, frozen=True):
     """Ask for the pages of a tier that left their node while several operations read them."""
 
     tier: Tier

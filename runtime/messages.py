@@ -20,7 +20,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 # -- from an engine ---------------------------------------------------------------------------------
 
 
-class Acquire(Message):
+class Acquire(Message, frozen=True):
     """Lease the longest reusable prefix of `tokens`, bringing it to L1 first where it is lower.
 
     With `wait` false the answer is what is on L1 now.
@@ -33,7 +33,7 @@ class Acquire(Message):
     stream: int = 0
 
 
-class PageTable(Message):
+class PageTable(Message, frozen=True):
     """Pages of one component from token `start` on; `slot` is the working state of a snapshot one."""
 
     start: int
@@ -41,7 +41,7 @@ class PageTable(Message):
     slot: int = -1
 
 
-class Acquired(Message):
+class Acquired(Message, frozen=True):
     """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
 
     `full` is how far the base component agreed with the tokens; tables are in the model's order.
@@ -54,7 +54,7 @@ class Acquired(Message):
     tables: tuple[PageTable, ...]
 
 
-class Extend(Message):
+class Extend(Message, frozen=True):
     """Give a lease private pages for `count` more tokens.
 
     Says that all tokens so far are computed, so that windows move. Waits for room up to
@@ -67,7 +67,7 @@ class Extend(Message):
     fence: int = 0
 
 
-class Extended(Message):
+class Extended(Message, frozen=True):
     """New pages per component, and the working slot of a snapshot component.
 
     `start` is where the component's table begins now.
@@ -76,7 +76,7 @@ class Extended(Message):
     tables: tuple[PageTable, ...]
 
 
-class Snapshot(Message):
+class Snapshot(Message, frozen=True):
     """Keep the working state of a component as the state at position `at`. Answers the slot or -1."""
 
     lease: int
@@ -86,7 +86,7 @@ class Snapshot(Message):
     fence: int = 0
 
 
-class Trim(Message):
+class Trim(Message, frozen=True):
     """Give back the last `count` tokens of a lease's private room. Answers (extent, dropped slots)."""
 
     lease: int
@@ -94,7 +94,7 @@ class Trim(Message):
     fence: int = 0
 
 
-class Publish(Message):
+class Publish(Message, frozen=True):
     """Hand computed pages up to token `upto` over to the tree; `appended` are newly known tokens."""
 
     lease: int
@@ -103,7 +103,7 @@ class Publish(Message):
     fence: int = 0
 
 
-class Published(Message):
+class Published(Message, frozen=True):
     """How far the tree has taken over, and what that changed in the lease's tables.
 
     `patches` are (component, position, pages) in place of duplicates; `starts` is where each
@@ -115,21 +115,21 @@ class Published(Message):
     starts: tuple[int, ...]
 
 
-class Release(Message):
+class Release(Message, frozen=True):
     """Give back all that a lease holds. Answers False where it was released before."""
 
     lease: int
     fence: int = 0
 
 
-class Peek(Message):
+class Peek(Message, frozen=True):
     """Ask how much of a prompt could be reused; changes nothing, not even recency."""
 
     namespace: bytes
     tokens: bytes
 
 
-class Peeked(Message):
+class Peeked(Message, frozen=True):
     """`length` from L1 and L2, `device` from L1 at once, `full` how far the base component agrees."""
 
     length: int
@@ -137,14 +137,14 @@ class Peeked(Message):
     full: int
 
 
-class Explain(Message):
+class Explain(Message, frozen=True):
     """Ask, per component, how deep it would go and what stops it."""
 
     namespace: bytes
     tokens: bytes
 
 
-class EvictPages(Message):
+class EvictPages(Message, frozen=True):
     """Evict unlocked payload of a component on a tier. Answers EvictReport."""
 
     component: str
@@ -152,7 +152,7 @@ class EvictPages(Message):
     tier: Tier = Tier.L1
 
 
-class EvictReport(Message):
+class EvictReport(Message, frozen=True):
     """Pages freed at once, pages that follow when a copy ends, nodes that lost payload."""
 
     freed: int
@@ -161,22 +161,22 @@ class EvictReport(Message):
     why: str
 
 
-class Settle(Message):
+class Settle(Message, frozen=True):
     """Ask to hear when no copy and no store call is in flight or due."""
 
 
-class Stats(Message):
+class Stats(Message, frozen=True):
     """Ask for `CacheStats`."""
 
 
-class Inspect(Message):
+class Inspect(Message, frozen=True):
     """Ask for a `Snapshot` of all bookkeeping, for `check()` and dumps."""
 
 
 # -- between the cache and its controller -------------------------------------------------------------
 
 
-class Transfer(Message):
+class Transfer(Message, frozen=True):
     """Copy pages between L1 and L2 in one batch; the cache hears `Transferred`."""
 
     op: int
@@ -186,7 +186,7 @@ class Transfer(Message):
     fence: int = 0
 
 
-class Transferred(Message):
+class Transferred(Message, frozen=True):
     """Transfer `op` is over."""
 
     op: int
@@ -194,7 +194,7 @@ class Transferred(Message):
     error: str = ""
 
 
-class Find(Message):
+class Find(Message, frozen=True):
     """Look in the store for chunks of a prefix beyond what the tiers above hold.
 
     `full` and `reuse` are the tokens that FULL, and all components together, cover already.
@@ -207,7 +207,7 @@ class Find(Message):
     reuse: int
 
 
-class Found(Message):
+class Found(Message, frozen=True):
     """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty."""
 
     op: int
@@ -215,21 +215,21 @@ class Found(Message):
     items: tuple[StoreItem, ...] = ()
 
 
-class Fetch(Message):
+class Fetch(Message, frozen=True):
     """Read objects into the L2 pages that their items name; the cache hears `Fetched`."""
 
     op: int
     items: tuple[StoreItem, ...]
 
 
-class Fetched(Message):
+class Fetched(Message, frozen=True):
     """Which items of a fetch hold verified bytes now."""
 
     op: int
     good: tuple[bool, ...]
 
 
-class Save(Message):
+class Save(Message, frozen=True):
     """Write objects of one node to the store: hash `tokens` from `base` on, then put what is missing.
 
     The items' chains are empty; the controller fills them in. The cache hears `Saved`.
@@ -243,7 +243,7 @@ class Save(Message):
     items: tuple[StoreItem, ...]
 
 
-class Saved(Message):
+class Saved(Message, frozen=True):
     """Save `op` is over; the chain hash at token `at` is `chain` (empty where nothing was hashed)."""
 
     op: int
@@ -252,13 +252,13 @@ class Saved(Message):
     stored: int
 
 
-class RoomTimeout(Message):
+class RoomTimeout(Message, frozen=True):
     """The patience of a waiting request is over."""
 
     waiter: int
 
 
-class Background(Message):
+class Background(Message, frozen=True):
     """Start what waits for a free hand: backups to L2, saves to L3."""
 
     def coalesce_key(self) -> str:

@@ -35,7 +35,7 @@ from .storing import Storing
 from .transfers import DIRECTIONS, Transfers
 
 
-class GiveUp(m.Message):
+class GiveUp(m.Message, frozen=True):
     """An asker left before its answer: forget what it was waiting for."""
 
     waiter: int
