@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ async def assemble(
     rules: Mapping[str, type[TreeComponent]] | None,
     observer: Observer | None,
     before_copy: Callable[..., Awaitable[None]] | None,
-) -> AsyncIterator[Assembled]:
+) -> AsyncGenerator[Assembled, None]:
     """Start everything; leaving the block stops it in reverse and gives the memory back."""
     from ..tiers.engines import copy_engine
     from ..tiers.fences import fences_for

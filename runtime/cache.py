@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -240,7 +240,7 @@ async def open_cache(
     rules: Mapping[str, type[TreeComponent]] | None = None,
     telemetry: Telemetry | None = None,
     before_copy: Callable[..., Awaitable[None]] | None = None,
-) -> AsyncIterator[Cache]:
+) -> AsyncGenerator[Cache, None]:
     """Open a cache for the length of a block.
 
     `policy` is a callable in place of the configured name; `store` an L3 store of one's own in place

@@ -26,7 +26,11 @@ class HybridCacheController(Coordinator):
     """Run transfers for one cache. `connect` tells it whom to report to, before the first message."""
 
     def __init__(
-        self, engine: CopyEngine, store: Ref[Any] | None, endpoints: Endpoints, timeout: float
+        self,
+        engine: CopyEngine | None,
+        store: Ref[Any] | None,
+        endpoints: Endpoints,
+        timeout: float,
     ) -> None:
         super().__init__()
         self._engine = engine
@@ -52,6 +56,8 @@ class HybridCacheController(Coordinator):
         self.start(self._transfer, msg)
 
     async def _transfer(self, msg: m.Transfer) -> None:
+        if self._engine is None:
+            raise IntegrityError("there is no lower tier to copy from or to")
         try:
             await self._engine.run(msg.moves, msg.source, msg.target, fence=msg.fence)
         except BanyanError as error:

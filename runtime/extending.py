@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..components import messages as c
@@ -85,13 +85,13 @@ class Extending:
     async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:
         pages = self._new_pages(record, count)
         want = self._want(record, pages)
-        got: tuple[bytes, ...] | t.Short = ()
+        taken: Iterator[bytes] = iter(())
         if want:
             got = await self._room.take(Tier.L1, want)
             if isinstance(got, t.Short):
                 return got
+            taken = iter(got)
         tables: list[m.PageTable] = []
-        taken = iter(got)
         for share in record.shares:
             if share.part.snapshot:
                 share.slot = share.slot or next(taken)

@@ -20,8 +20,17 @@ class Share:
     `pages` is the page table of the locked coverage until the lease is answered.
     """
 
-    __slots__ = ("kept", "low_end", "own", "own_start", "pages", "part", "receipts", "slot")
-    __slots__ += ("start",)
+    __slots__ = (
+        "kept",
+        "low_end",
+        "own",
+        "own_start",
+        "pages",
+        "part",
+        "receipts",
+        "slot",
+        "start",
+    )
 
     def __init__(self, part: Part) -> None:
         self.part = part

@@ -30,8 +30,21 @@ class Parts:
     the length of an L3 object in tokens, and `store` says whether there is an L3.
     """
 
-    __slots__ = ("all", "auxiliary", "base", "below", "by_name", "chunk", "page", "paged")
-    __slots__ += ("now", "snapshots", "store", "tiers", "tree")
+    __slots__ = (
+        "all",
+        "auxiliary",
+        "base",
+        "below",
+        "by_name",
+        "chunk",
+        "now",
+        "page",
+        "paged",
+        "snapshots",
+        "store",
+        "tiers",
+        "tree",
+    )
 
     def __init__(
         self,

@@ -17,8 +17,18 @@ class PendingAcquire:
     came (ns) where its `trace` is sampled.
     """
 
-    __slots__ = ("device", "host", "msg", "ops", "record", "searched")
-    __slots__ += ("settle_for_device", "started", "token", "trace")
+    __slots__ = (
+        "device",
+        "host",
+        "msg",
+        "ops",
+        "record",
+        "searched",
+        "settle_for_device",
+        "started",
+        "token",
+        "trace",
+    )
 
     def __init__(self, msg: Acquire, trace: Trace | None, started: int) -> None:
         self.msg = msg

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -15,7 +15,7 @@ _REDRAW_SECONDS = 0.1
 
 
 @contextmanager
-def show_progress(total: int) -> Iterator[Callable[[Tally], None] | None]:
+def show_progress(total: int) -> Generator[Callable[[Tally], None] | None, None, None]:
     """Show a bar of `total` requests while the block runs; give what is to be called after each.
 
     Gives None, and shows nothing, where standard error is no terminal. Draws in the caller's stack,

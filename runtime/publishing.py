@@ -15,7 +15,7 @@ from ..components import messages as c
 from ..spec import Tier
 from . import messages as m
 from .leases import PAGE, LeaseRecord, Share
-from .parts import Parts
+from .parts import Part, Parts
 from .room import Room
 from .splitting import Splitter
 
@@ -113,7 +113,7 @@ class Publishing:
         upto = ends[-1]
         patches: list[tuple[int, int, bytes]] = []
         attached: dict[int, None] = {}
-        free: list[tuple[object, bytes, int]] = []
+        free: list[tuple[Part, bytes, int]] = []
         for share in record.shares:
             adopted: c.Adopted = await share.part.ref.ask(
                 c.Adopt(

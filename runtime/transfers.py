@@ -57,7 +57,7 @@ class Transfers:
         self.dirty: dict[int, None] = {}
         self.unsaved: dict[int, None] = {}
         self.promoted = [0] * len(parts.all)
-        self.moved_bytes = dict.fromkeys(DIRECTIONS, 0)
+        self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
         self.skipped_backups = 0
         self.fence = 0
 
@@ -129,10 +129,10 @@ class Transfers:
             nodes = tuple(dict.fromkeys((*batch, *backed)))
             found = await part.ref.ask(c.Unbacked(nodes))
             if not whole:
-                found = tuple(
+                found = [
                     pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
-                )
-            await self._back(operation, part, found, batch, moves)
+                ]
+            await self._back(operation, part, tuple(found), batch, moves)
         if moves:
             await self._start(operation, Tier.L1, Tier.L2, moves)
         else:

@@ -223,7 +223,7 @@ class UnifiedRadixCache(Coordinator):
         if msg.upto > known:
             raise ConfigError(f"only {known} token ids are known; append the others first")
         record.generated += msg.appended
-        await self._extending.advance(record, msg.upto, msg.fence)
+        record.computed = max(record.computed, msg.upto)
         started = self._report.begin()
         result = await self._publishing.publish(record, msg)
         if started:

@@ -58,7 +58,7 @@ def chain(previous: bytes, tokens: bytes | memoryview, chunk: int) -> list[bytes
     if len(view) % _TOKEN_BYTES:
         raise ConfigError(f"packed tokens take 4 bytes each; {len(view)} bytes were given")
     width = chunk * _TOKEN_BYTES
-    hashes = []
+    hashes: list[bytes] = []
     for offset in range(0, len(view) - width + 1, width):
         digest = sha256(previous)
         digest.update(view[offset : offset + width])

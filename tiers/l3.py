@@ -258,7 +258,7 @@ class StoreTier(Leaf):
 def _answer(call: _Call, message: CallOver) -> Probed | Outcomes:
     if call.verb != "probe":
         return Outcomes(message.outcomes)
-    present = []
+    present: list[bytes] = []
     offset = 0
     for keys in call.shape:
         # where the store failed in the midst, what was not asked is not there

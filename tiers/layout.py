@@ -48,7 +48,7 @@ def page_layout(model: ModelSpec, component: ComponentSpec) -> PageLayout:
         shapes = [(f"layer{i}", shape, component.dtype) for i in range(component.layers)]
     else:
         shapes = [(state.name, state.shape, state.dtype) for state in component.states]
-    parts = []
+    parts: list[Part] = []
     offset = 0
     for name, shape, dtype in shapes:
         nbytes = math.prod(shape) * DTYPE_BYTES[dtype]

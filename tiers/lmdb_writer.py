@@ -153,7 +153,7 @@ class Writer:
         results: list[list[bool]] = []
         with self._env.begin(write=True) as txn:
             for job in jobs:
-                answers = []
+                answers: list[bool] = []
                 for key in job.deletes:
                     there = txn.delete(key, db=objects)
                     if there:

@@ -80,7 +80,7 @@ class Recency:
     def victims(self, change: int, limit: int, spared: Collection[bytes]) -> list[bytes]:
         """Name the least recently used objects to drop so that `total + change <= limit`."""
         excess = self.total + change - limit
-        chosen = []
+        chosen: list[bytes] = []
         if excess > 0:
             for key, length in self._lengths.items():
                 if key not in spared:

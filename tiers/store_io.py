@@ -177,7 +177,7 @@ class StoreIO:
         for item in items:
             pages.setdefault(item.component, []).append(item.pages)
         bodies = {name: self._gathered(name, b"".join(lists)) for name, lists in pages.items()}
-        objects = []
+        objects: list[tuple[bytes, bytes]] = []
         taken = dict.fromkeys(bodies, 0)
         now = int(time.time())
         for item in items:
