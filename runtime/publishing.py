@@ -5,6 +5,9 @@ own            ====================             stays, what they lack is attache
 result    |--- A ---|--- B ---|-- new --|-cap-| the rest becomes new nodes, cut where own pages of a
 component start, where a snapshot stands, and where
 the need of the end begins (the leaf cap)
+
+Everything own is handed over, also what a window has left behind: the tree evicts it when there is
+need, and until then somebody may fork there. The lease keeps locks on what `upto` needs.
 """
 
 from __future__ import annotations
@@ -141,8 +144,17 @@ class Publishing:
             attached.update(dict.fromkeys(adopted.attached))
         await self._room.give_back(Tier.L1, free, fence)
         record.anchor, record.published = nodes[-1], upto
-        starts = tuple(share.start for share in record.shares)
-        return Result(m.Published(upto, tuple(patches), starts), tuple(attached))
+        return Result(
+            m.Published(upto, tuple(patches), self._windows(record, upto)), tuple(attached)
+        )
+
+    @staticmethod
+    def _windows(record: LeaseRecord, upto: int) -> tuple[int, ...]:
+        """Let the tables begin where the locks do: what lies before is the tree's to evict."""
+        for share in record.shares:
+            if not share.part.snapshot:
+                share.start = max(share.start, share.part.rule.keep_from(upto))
+        return tuple(share.start for share in record.shares)
 
     def _pages(self, share: Share, upto: int) -> bytes:
         if share.part.snapshot or share.own_start >= upto:
