@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from banyankv import (
+    Cache,
     CacheConfig,
-    ComponentSpec,
     Lease,
     ModelSpec,
     Namespace,
     PagedSpec,
     SnapshotSpec,
     StateTensor,
-    UnifiedRadixCache,
 )
 from numpy.typing import NDArray
 
@@ -36,7 +35,7 @@ def model_of(
     page: int, *, window: int = 0, chunk: int = 0, states: bool = False, name: str = "referee"
 ) -> ModelSpec:
     """A model of the wanted components, each with one 8-byte fingerprint a token or a state."""
-    parts: list[ComponentSpec] = [PagedSpec(name="full", head_dim=4, tensors=1)]
+    parts: list[PagedSpec | SnapshotSpec] = [PagedSpec(name="full", head_dim=4, tensors=1)]
     if window:
         parts.append(PagedSpec(name="swa", rule="swa", window=window, head_dim=4, tensors=1))
     if chunk:
@@ -82,7 +81,7 @@ class Turn:
     """
 
     def __init__(
-        self, cache: UnifiedRadixCache, lease: Lease, namespace: Namespace, tokens: Sequence[int]
+        self, cache: Cache, lease: Lease, namespace: Namespace, tokens: Sequence[int]
     ) -> None:
         self.cache = cache
         self.lease = lease
@@ -127,18 +126,18 @@ class Turn:
         self.compute()
         at = self.computed
         if keep and at % self.rules.page == 0 and at > self.lease.published:
-            self.keep()
+            await self.keep()
 
-    def keep(self) -> None:
+    async def keep(self) -> None:
         """Snapshot every state at the position that is computed, where there is a slot."""
         for component in self.rules.snapshots:
-            slot = self.lease.snapshot(component, at=self.computed)
+            slot = await self.lease.snapshot(component, at=self.computed)
             if slot is not None:
                 self.snapshots.setdefault(self.computed, {})[component] = slot
 
-    def publish(self, upto: int | None = None) -> int:
+    async def publish(self, upto: int | None = None) -> int:
         """Publish, and forget the snapshots that went over."""
-        reached = self.lease.publish(upto)
+        reached = await self.lease.publish(upto)
         self.snapshots = {at: kept for at, kept in self.snapshots.items() if at > reached}
         return reached
 

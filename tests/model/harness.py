@@ -19,55 +19,77 @@ import numpy as np
 import trio
 import trio.testing
 from banyankv import (
+    Cache,
     CacheConfig,
     Lease,
     Namespace,
     NoCapacity,
     Tier,
     TierUnavailable,
-    UnifiedRadixCache,
     open_cache,
 )
+from banyankv.runtime.inspection import Inspection
 
 from .engine import Turn
-from .reference import BOTH, DEVICE, Flat, Key, Referee, State, floor
+from .reference import Flat, Key, Referee, State, floor
 
 T = TypeVar("T")
 
 NOBODY = Namespace()
 
 
-def flatten(cache: UnifiedRadixCache) -> Flat:
+def len_of(key: Key) -> int:
+    """The boundary that a key names."""
+    return len(key.prefix)
+
+
+def decode(encoded: bytes) -> Namespace:
+    """Undo `Namespace.encode`: the tree reports its namespaces framed."""
+    fields: list[str | None] = []
+    at = 0
+    while at < len(encoded):
+        if encoded[at] == 0:
+            fields.append(None)
+            at += 1
+        else:
+            end = at + 9 + int.from_bytes(encoded[at + 1 : at + 9], "little")
+            fields.append(encoded[at + 9 : end].decode())
+            at = end
+    return Namespace(*fields)
+
+
+def flatten(seen: Inspection, page: int) -> Flat:
     """Cut the tree's nodes into the pages that the referee knows."""
-    page = cache.config.model.page_size
-    names = [c.name for c in cache.config.model.components]
-    snapshots = {c.name for c in cache.config.model.components if c.rule == "mamba"}
-    held: State = {(name, tier): {} for name in names for tier in (Tier.L1, Tier.L2)}
+    held: State = {(part.name, tier): {} for part in seen.components for tier in (Tier.L1, Tier.L2)}
     ends: set[Key] = set()
     known: set[Key] = set()
-    locks: Counter[tuple[str, Key]] = Counter()
+    locks: dict[tuple[str, Key], int] = {}
     node_of: dict[Key, tuple[int, int]] = {}
+    records = {part.name: {r.id: r for r in part.records} for part in seen.components}
     prefixes: dict[int, Key] = {}
-    for node in sorted(cache.dump(), key=lambda node: (node.start, node.end)):
+    for node in sorted(seen.nodes, key=lambda node: (node.start, node.end)):
+        above = prefixes[node.parent].prefix if node.start else ()
+        edge = tuple(np.frombuffer(node.key, "<u4").tolist())
+        last = prefixes[node.id] = Key(decode(node.namespace), above + edge)
+        assert len(last.prefix) == node.end, "a node's tokens reach from its start to its end"
         if node.end == 0:
             continue
-        above = prefixes[node.parent].prefix if node.start else ()
-        edge = tuple(np.frombuffer(node.tokens, "<u4").tolist())
-        last = prefixes[node.id] = Key(node.namespace, above + edge)
-        assert len(last.prefix) == node.end, "a node's tokens reach from its start to its end"
         ends.add(last)
         for end in range(node.start + page, node.end + 1, page):
-            key = Key(node.namespace, last.prefix[:end])
+            key = Key(last.namespace, last.prefix[:end])
             assert key not in known, f"two nodes hold the page {key}"
             known.add(key)
             node_of[key] = (node.start, node.end)
-            for name in names:
-                if name in snapshots and end != node.end:
+            for part in seen.components:
+                record = records[part.name].get(node.id)
+                if record is None or (part.snapshot and end != node.end):
                     continue
-                for tier, state in zip((Tier.L1, Tier.L2), node.held[name], strict=False):
-                    if state != "absent":
-                        held[name, tier][key] = state
-                locks[name, key] = node.locks[name]
+                if record.l1 is not None:
+                    held[part.name, Tier.L1][key] = "arriving" if record.l1_writer else "present"
+                if record.l2 is not None:
+                    held[part.name, Tier.L2][key] = "arriving" if record.l2_writer else "present"
+                if record.lock:
+                    locks[part.name, key] = record.lock
     return Flat(held, frozenset(ends), frozenset(known), locks, node_of)
 
 
@@ -90,7 +112,7 @@ class Gate:
         if self._open.is_set():
             self._open = trio.Event()
 
-    def release(self) -> None:
+    def let_go(self) -> None:
         """Let all copies go."""
         self._open.set()
 
@@ -168,7 +190,7 @@ class Waiting:
 class Bench:
     """A cache, its turns in hand, and all that the referee holds against it."""
 
-    def __init__(self, cache: UnifiedRadixCache, gate: Gate, nursery: trio.Nursery) -> None:
+    def __init__(self, cache: Cache, gate: Gate, nursery: trio.Nursery) -> None:
         self.cache = cache
         self.gate = gate
         self.nursery = nursery
@@ -183,14 +205,15 @@ class Bench:
 
     # -- looking -------------------------------------------------------------------------------
 
-    def look(self) -> Flat:
+    async def look(self) -> Flat:
         """The cache as it is, flat."""
-        return flatten(self.cache)
+        return flatten(await self.cache.inspect(), self.rules.page)
 
-    def room(self, tier: Tier = Tier.L1) -> dict[str, int]:
+    async def room(self, tier: Tier = Tier.L1) -> dict[str, int]:
         """Free pages of each pool of a tier."""
         return {
-            usage.component: usage.free for usage in self.cache.stats().pools[tier.name.lower()]
+            usage.component: usage.free
+            for usage in (await self.cache.stats()).pools[tier.name.lower()]
         }
 
     def evictable(self, flat: Flat, component: str, tier: Tier = Tier.L1) -> int:
@@ -207,16 +230,16 @@ class Bench:
         else:
             await self.cache.settle()
             await trio.testing.wait_all_tasks_blocked()
-        self.collect()
+        await self.collect()
         await self.cache.check()
-        flat = self.look()
+        flat = await self.look()
         faults = self.referee.faults(flat, write_through=True)
         assert not faults, faults
         for turn in self.turns:
             turn.verify()
             self._covered(flat, turn)
         self._locks(flat)
-        self._conservation(flat)
+        await self._conservation(flat)
         return flat
 
     def _covered(self, flat: Flat, turn: Turn) -> None:
@@ -226,68 +249,76 @@ class Bench:
             assert key in flat.pages(full, Tier.L1), f"a live lease lost {key}"
 
     def _locks(self, flat: Flat) -> None:
-        expected: Counter[tuple[str, Key]] = Counter()
-        for cover in self.covers.values():
-            for name, (anchor, start) in cover.items():
+        may: Counter[tuple[str, Key]] = Counter()
+        must: Counter[tuple[str, Key]] = Counter()
+        for turn in self.turns:
+            for name, (anchor, start) in self.covers[id(turn)].items():
+                needed = max(start, self._needed(flat, name, anchor, turn.lease.start(name)))
                 for end in range(start + self.rules.page, len(anchor.prefix) + 1, self.rules.page):
-                    expected[name, Key(anchor.namespace, anchor.prefix[:end])] += 1
-        for where in {*expected, *(w for w, count in flat.locks.items() if count)}:
-            count, ghost = flat.locks.get(where, 0), expected[where]
-            assert count == ghost or (self.pending and count > ghost), (
-                f"{where} is locked {count} times, {ghost} leases explain it"
+                    where = (name, Key(anchor.namespace, anchor.prefix[:end]))
+                    may[where] += 1
+                    must[where] += end > needed
+        for where in {*may, *flat.locks}:
+            count = flat.locks.get(where, 0)
+            assert must[where] <= count <= may[where] or (self.pending and count > may[where]), (
+                f"{where} is locked {count} times, leases explain {must[where]} to {may[where]}"
             )
 
-    def _conservation(self, flat: Flat) -> None:
+    def _needed(self, flat: Flat, name: str, anchor: Key, table: int) -> int:
+        """Start of the lowest node that boundary `anchor` needs and the running request still uses."""
+        at = len(anchor.prefix)
+        low = max(table, floor(self.rules.low(name, at), self.rules.page))
+        if low >= at:
+            return at
+        return flat.node_of[Key(anchor.namespace, anchor.prefix[: low + self.rules.page])][0]
+
+    async def _conservation(self, flat: Flat) -> None:
         private: Counter[str] = Counter()
         for turn in self.turns:
             for name in self.rules.names:
                 private[name] += turn.private(name)
-        for usage in self.cache.stats().pools["l1"]:
+        for usage in (await self.cache.stats()).pools["l1"]:
             name = usage.component
             cached = len(flat.pages(name, Tier.L1))
             explained = usage.free + usage.quarantined + cached + private[name]
             assert explained == usage.capacity or (self.pending and explained < usage.capacity), (
                 f"{name}: {usage} but {cached} cached and {private[name]} private"
             )
-        for usage in self.cache.stats().pools.get("l2", ()):
+        for usage in (await self.cache.stats()).pools.get("l2", ()):
             cached = len(flat.pages(usage.component, Tier.L2))
             assert usage.free + usage.quarantined + cached == usage.capacity, (usage, cached)
 
     # -- turns -------------------------------------------------------------------------------------
 
     def cover(self, flat: Flat, turn: Turn) -> None:
-        """Note what the lease of `turn` locks, as the tree stands at this moment."""
+        """Note what the lease of `turn` locks, as the tree stands at this moment: whole nodes, from
+        the one where its boundary's need begins."""
         at = turn.lease.published
         anchor = Key(turn.namespace, tuple(turn.tokens[:at]))
-        cover: dict[str, tuple[Key, int]] = {}
-        for name in self.rules.paged:
-            ends = self.rules.pages(name, at)
-            if len(ends):
-                first = Key(anchor.namespace, anchor.prefix[: ends[0]])
-                cover[name] = (anchor, flat.node_of[first][0])
-        self.covers[id(turn)] = cover
+        starts = {name: self._needed(flat, name, anchor, 0) for name in self.rules.paged if at}
+        self.covers[id(turn)] = {n: (anchor, start) for n, start in starts.items() if start < at}
 
-    def _adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
+    async def _adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
         turn = Turn(self.cache, lease, namespace, tokens)
         self.turns.append(turn)
-        self.cover(self.look(), turn)
+        self.cover(await self.look(), turn)
         return turn
 
-    def collect(self) -> None:
+    async def collect(self) -> None:
         """Take in the requests that have been answered."""
         for request in [r for r in self.pending if r.over]:
             self.pending.remove(request)
             if request.error is not None:
                 raise AssertionError(f"{request.what} failed") from request.error
             if request.lease is not None:
-                self._adopt(request.lease, request.namespace, request.tokens)
+                await self._adopt(request.lease, request.namespace, request.tokens)
 
     async def acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
         """Ask for a lease in the background; judge the answer, or leave it waiting (None)."""
         query = tuple(tokens)
-        before = self.look()
-        free = self.room()
-        self.judge_peek(before, namespace, query)
+        before = await self.look()
+        free = await self.room()
+        await self.judge_peek(before, namespace, query)
         request = Waiting("acquire", trio.CancelScope(), namespace=namespace, tokens=query)
         self.nursery.start_soon(self._acquire, request)
         await trio.testing.wait_all_tasks_blocked()
@@ -300,8 +331,8 @@ class Bench:
         if request.error is not None:
             raise request.error
         assert request.lease is not None
-        turn = self._adopt(request.lease, namespace, query)
-        self.judge_length(before, free, turn, BOTH)
+        turn = await self._adopt(request.lease, namespace, query)
+        self.judge_length(before, free, turn, host=True)
         return turn
 
     async def _acquire(self, request: Waiting) -> None:
@@ -321,36 +352,32 @@ class Bench:
         await trio.testing.wait_all_tasks_blocked()
         assert request.over, "a cancelled request ends at once"
         if request.lease is not None:
-            self._adopt(request.lease, request.namespace, request.tokens)
+            await self._adopt(request.lease, request.namespace, request.tokens)
 
-    def try_acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
+    async def try_acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
         """The form that never waits and uses what is on L1."""
-        query, before, free = tuple(tokens), self.look(), self.room()
+        query, before, free = tuple(tokens), await self.look(), await self.room()
         lease = self.cache.try_acquire(list(query), namespace=namespace)
         if lease is None:
             assert self.config.dispatch == "mailbox" or self.pending or self.gate.stalled
             return None
-        turn = self._adopt(lease, namespace, query)
-        self.judge_length(before, free, turn, DEVICE)
+        turn = await self._adopt(lease, namespace, query)
+        self.judge_length(before, free, turn, host=False)
         return turn
 
-    def judge_peek(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> None:
+    async def judge_peek(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> None:
         """`peek` and `explain` agree with the referee and change nothing."""
-        if self.config.dispatch == "mailbox":
-            return  # they never wait, so there is no answer
-        peek = self.cache.peek(list(tokens), namespace=namespace)
+        peek = await self.cache.peek(list(tokens), namespace=namespace)
         referee = self.referee
         assert peek.length == referee.boundary(flat, namespace, tokens), "peek.length"
-        assert peek.on_device == referee.boundary(flat, namespace, tokens, DEVICE), "peek.on_device"
+        assert peek.device == referee.boundary(flat, namespace, tokens, host=False), "peek.device"
         assert peek.full == referee.full_extent(flat, namespace, tokens), "peek.full"
-        for verdict in self.cache.explain(list(tokens), namespace=namespace):
+        for verdict in await self.cache.explain(list(tokens), namespace=namespace):
             own = referee.boundary(flat, namespace, tokens, components=(verdict.component,))
             assert verdict.reach == own, verdict
-        assert self.look() == flat, "looking changed the tree"
+        assert await self.look() == flat, "looking changed the tree"
 
-    def judge_length(
-        self, before: Flat, free: dict[str, int], turn: Turn, tiers: frozenset[Tier]
-    ) -> None:
+    def judge_length(self, before: Flat, free: dict[str, int], turn: Turn, host: bool) -> None:
         """The hit is a good boundary; and the deepest one, unless room was short for it."""
         lease, tokens = turn.lease, tuple(turn.tokens)
         length, namespace = lease.length, turn.namespace
@@ -358,11 +385,11 @@ class Bench:
         assert length % self.rules.page == 0 and length <= len(tokens) - 1
         assert length <= lease.full_match <= floor(len(tokens) - 1, self.rules.page)
         assert lease.hit.l1 + lease.hit.l2 + lease.hit.l3 == length
-        best = self.referee.boundary(before, namespace, tokens, tiers)
+        best = self.referee.boundary(before, namespace, tokens, host=host)
         allowed = [
             len(key.prefix)
             for key in self.referee.candidates(before, namespace, tokens)
-            if all(self.referee.allows(before, n, key, tiers) for n in self.rules.names)
+            if all(self.referee.allows(before, n, key, host) for n in self.rules.names)
         ]
         assert length in allowed, f"{length} is no good boundary: {allowed}"
         if length == best:
@@ -376,14 +403,14 @@ class Bench:
 
     async def extend(self, turn: Turn, count: int, keep: bool) -> bool:
         """Extend, compute, perhaps snapshot; whether there was room."""
-        before, free = self.look(), self.room()
+        before, free = await self.look(), await self.room()
         old, extent = turn.lease.start, turn.lease.extent
         starts = {name: old(name) for name in self.rules.paged}
         snapshots = tuple(turn.snapshots)
         try:
             await turn.extend(count, deadline=0.0, keep=keep)
         except NoCapacity as error:
-            after, room = self.look(), self.room()
+            after, room = await self.look(), await self.room()
             possible = room[error.pool] + self.evictable(after, error.pool)
             assert turn.lease.extent == extent
             assert possible < error.needed or self.gate.stalled, (
@@ -393,23 +420,23 @@ class Bench:
         for name in self.rules.paged:
             low = max(starts[name], self.rules.trimmed(name, extent, snapshots))
             assert turn.lease.start(name) == low, (name, turn.lease.start(name), low)
-        after = self.look()
+        after = await self.look()
         for (name, tier), was in before.held.items():
             gone = was.keys() - after.held[name, tier].keys()
             locked = [key for key in gone if tier == Tier.L1 and before.locks.get((name, key))]
             assert not locked, f"{name}: locked pages were evicted: {locked}"
         if all(free[name] > count + 1 for name in self.rules.names):
-            assert after.held == before.held, "room was there, yet something was evicted"
+            assert after.on_device() == before.on_device(), "room was there, yet L1 changed"
         return True
 
-    def publish(self, turn: Turn, upto: int | None) -> int:
+    async def publish(self, turn: Turn, upto: int | None) -> int:
         """Publish, and hold what the tree has on L1 afterwards against the flat sum."""
-        before, old = self.look(), turn.lease.published
+        before, old = await self.look(), turn.lease.published
         starts = {name: turn.lease.start(name) for name in self.rules.paged}
         kept = {at: dict(slots) for at, slots in turn.snapshots.items()}
         wanted = turn.publishable if upto is None else upto
-        reached = turn.publish(upto)
-        after = self.look()
+        reached = await turn.publish(upto)
+        after = await self.look()
         assert old <= reached <= max(wanted, old)
         assert reached == max(wanted, old) or self.gate.stalled, "publish stopped for no reason"
         tokens = tuple(turn.tokens)
@@ -420,7 +447,14 @@ class Bench:
             else:
                 first = max(old, starts[name]) + self.rules.page
                 own = {keys[at] for at in range(first, reached + 1, self.rules.page)}
-            assert after.pages(name, Tier.L1) == before.pages(name, Tier.L1) | own, name
+            was, now = before.pages(name, Tier.L1), after.pages(name, Tier.L1)
+            lost, gained = sorted(map(len_of, was - now)), now - was
+            assert not lost, f"publish took {name} away at {lost}"
+            got, due = (sorted(map(len_of, keys)) for keys in (gained, own - was))
+            assert got == due, f"publish gave {name} at {got}, the request had {due}"
+        for name in self.rules.paged:
+            low = max(starts[name], self.rules.trimmed(name, wanted, turn.snapshots))
+            assert turn.lease.start(name) in {starts[name], low}, f"table of {name} after publish"
         self._judge_cuts(before, after, turn, old, reached, starts, kept)
         self.cover(after, turn)
         return reached
@@ -451,22 +485,22 @@ class Bench:
         for at in must:
             assert Key(turn.namespace, tokens[:at]) in after.ends, f"publish did not cut at {at}"
 
-    def release(self, turn: Turn) -> None:
+    async def release(self, turn: Turn) -> None:
         """Release; what the tree holds stays as it is."""
-        before = self.look()
-        turn.lease.release()
-        turn.lease.release()
+        before = await self.look()
+        await turn.lease.release()
+        await turn.lease.release()
         self.turns.remove(turn)
         del self.covers[id(turn)]
         if not self.pending:
-            assert self.look().held == before.held
+            assert (await self.look()).on_device() == before.on_device(), "release changed L1"
 
     async def evict(self, component: str, count: int, tier: Tier) -> None:
         """Evict, and judge what left and why."""
-        before = self.look()
+        before = await self.look()
         unlocked = self.evictable(before, component, tier)
         report = await self.cache.evict(component, count, tier)
-        after = self.look()
+        after = await self.look()
         gone = {
             name: before.pages(name, tier) - after.pages(name, tier) for name in self.rules.names
         }
@@ -506,7 +540,7 @@ class Bench:
     async def flush(self) -> None:
         """Forget everything; nobody holds a lease."""
         await self.cache.flush()
-        assert not self.look().known, "flush left nodes behind"
+        assert not (await self.look()).known, "flush left nodes behind"
 
     # -- whole turns, for scenarios -------------------------------------------------------------------
 
@@ -527,8 +561,8 @@ class Bench:
         turn = await self.start(tokens, namespace=namespace, stops=stops, keep=keep)
         length = turn.lease.length
         for upto in (None,) if publish is None else publish:
-            self.publish(turn, upto)
-        self.release(turn)
+            await self.publish(turn, upto)
+        await self.release(turn)
         await self.settled()
         return length
 
@@ -554,7 +588,7 @@ class Bench:
         turn = await self.acquire(namespace, tokens)
         assert turn is not None, "the acquire waits"
         length = turn.lease.length
-        self.release(turn)
+        await self.release(turn)
         await self.settled()
         return length
 
@@ -563,13 +597,14 @@ class Bench:
     async def finish(self) -> None:
         """Release everything, evict to empty, and find every page free."""
         self.gate.failing = 0
-        self.gate.release()
+        self.gate.let_go()
         while self.pending:
             await self.settled()
             if self.pending:
                 await self.cancel(0)
+        await self.settled()
         for turn in list(self.turns):
-            self.release(turn)
+            await self.release(turn)
         await self.settled()
         for tier in (Tier.L1, Tier.L2) if self.config.l2 else (Tier.L1,):
             for name in reversed(self.rules.names):
@@ -577,7 +612,7 @@ class Bench:
                 flat = await self.settled()
                 assert not flat.pages(name, tier), f"unlocked {name} stays on {tier.name}"
         assert not flat.known, f"nodes without payload are left: {flat.known}"
-        for tier, pools in self.cache.stats().pools.items():
+        for tier, pools in (await self.cache.stats()).pools.items():
             for usage in pools:
                 assert usage.free == usage.capacity, (tier, usage)
 

@@ -14,11 +14,6 @@ from typing import NamedTuple
 
 from banyankv import ModelSpec, Namespace, PagedSpec, Tier
 
-L1_USABLE = frozenset({"present", "arriving"})
-"""An acquire joins an arrival on L1."""
-L2_USABLE = frozenset({"present"})
-"""An arrival on L2 is no source yet."""
-
 
 class Key(NamedTuple):
     """One page, or one boundary: the namespace and every token up to its end."""
@@ -71,6 +66,7 @@ class Rules:
 
 
 State = dict[tuple[str, Tier], dict[Key, str]]
+"""Per component and tier: what is held, and whether it is "present" or still "arriving"."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +83,18 @@ class Flat:
 
     def pages(self, component: str, tier: Tier) -> frozenset[Key]:
         """Everything that is held, present or arriving."""
-        return frozenset(k for k, s in self.held[component, tier].items() if s in L1_USABLE)
+        return frozenset(self.held[component, tier])
 
-    def usable(self, component: str, key: Key, tiers: frozenset[Tier]) -> bool:
-        """Whether an acquire that may use `tiers` can have this page."""
-        return (Tier.L1 in tiers and self.held[component, Tier.L1].get(key) in L1_USABLE) or (
-            Tier.L2 in tiers and self.held[component, Tier.L2].get(key) in L2_USABLE
-        )
+    def on_device(self) -> dict[str, frozenset[Key]]:
+        """Everything that is held on L1, by component."""
+        return {name: self.pages(name, tier) for name, tier in self.held if tier == Tier.L1}
+
+    def usable(self, component: str, key: Key, host: bool) -> bool:
+        """Whether a request can have this page: at once from L1, or (`host`) after a copy to L1."""
+        device = self.held[component, Tier.L1].get(key)
+        if not host:
+            return device == "present"
+        return device is not None or self.held[component, Tier.L2].get(key) == "present"
 
     def walk_end(self, namespace: Namespace, tokens: tuple[int, ...], page: int) -> int:
         """How far the tree knows these tokens."""
@@ -103,25 +104,21 @@ class Flat:
         return depth
 
 
-BOTH = frozenset({Tier.L1, Tier.L2})
-DEVICE = frozenset({Tier.L1})
-
-
 class Referee:
     """Answers what the cache must answer, from a `Flat`."""
 
     def __init__(self, model: ModelSpec) -> None:
         self.rules = Rules(model)
 
-    def allows(self, flat: Flat, component: str, key: Key, tiers: frozenset[Tier] = BOTH) -> bool:
+    def allows(self, flat: Flat, component: str, key: Key, host: bool = True) -> bool:
         """Whether one component could be reused up to the boundary `key`."""
         at = len(key.prefix)
         if at == 0:
             return True
         if component in self.rules.snapshots:
-            return flat.usable(component, key, tiers)
+            return flat.usable(component, key, host)
         return all(
-            flat.usable(component, Key(key.namespace, key.prefix[:end]), tiers)
+            flat.usable(component, Key(key.namespace, key.prefix[:end]), host)
             for end in self.rules.pages(component, at)
         )
 
@@ -143,13 +140,13 @@ class Referee:
         flat: Flat,
         namespace: Namespace,
         tokens: tuple[int, ...],
-        tiers: frozenset[Tier] = BOTH,
+        host: bool = True,
         components: tuple[str, ...] | None = None,
     ) -> int:
         """The deepest place to which all `components` allow reuse: the maximum over all candidates."""
         names = self.rules.names if components is None else components
         for key in self.candidates(flat, namespace, tokens):
-            if all(self.allows(flat, name, key, tiers) for name in names):
+            if all(self.allows(flat, name, key, host) for name in names):
                 return len(key.prefix)
         raise AssertionError("the root is always allowed")
 
@@ -157,7 +154,9 @@ class Referee:
         """How far FULL agrees, on either tier, with the tokens that a request may reuse."""
         page, full = self.rules.page, self.rules.names[0]
         limit, depth = floor(len(tokens) - 1, page), 0
-        while depth < limit and flat.usable(full, Key(namespace, tokens[: depth + page]), BOTH):
+        while depth < limit and flat.usable(
+            full, Key(namespace, tokens[: depth + page]), host=True
+        ):
             depth += page
         return depth
 
@@ -170,7 +169,7 @@ class Referee:
             else:
                 ends = self.rules.pages(name, len(key.prefix))
                 wanted = [Key(key.namespace, key.prefix[:end]) for end in ends]
-            out[name] = sum(not flat.usable(name, each, DEVICE) for each in wanted)
+            out[name] = sum(each not in flat.held[name, Tier.L1] for each in wanted)
         return out
 
     def faults(self, flat: Flat, write_through: bool) -> list[str]:

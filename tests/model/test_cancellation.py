@@ -41,12 +41,12 @@ async def whole_request(bench: Bench) -> None:
         turn.verify()
         while turn.computed < len(tokens):
             await turn.extend(min(2, len(tokens) - turn.computed), keep=True)
-        turn.publish()
+        await turn.publish()
         for token in range(30, 36):
             turn.tokens.append(token)
             lease.append([token])
             await turn.extend(1, keep=True)
-        turn.publish()
+        await turn.publish()
         turn.verify()
 
 
@@ -54,7 +54,7 @@ async def prepared(bench: Bench) -> Turn:
     """L2 holds the prompt, L1 holds other things, and a running request holds much of its room."""
     await bench.serve(PROMPT, keep=(8, 16))
     holder = await bench.start(range(100, 116))
-    bench.publish(holder, 8)
+    await bench.publish(holder, 8)
     await bench.settled()
     return holder
 
@@ -92,14 +92,14 @@ async def test_request_cancelled_at_each_checkpoint(failing: int) -> None:
                 nursery.start_soon(request)
                 await trio.testing.wait_all_tasks_blocked()
                 await bench.cache.check()
-                bench.gate.release()
+                bench.gate.let_go()
                 await bench.cache.settle()
                 await trio.testing.wait_all_tasks_blocked()
                 await bench.cache.check()
-                bench.release(holder)
+                await bench.release(holder)
                 await over.wait()
             await bench.settled()
-            assert not any(bench.look().locks.values())
+            assert not any((await bench.look()).locks.values())
             if not scope.cancel_called:
                 return
     raise AssertionError(f"a request with {MOST} checkpoints")

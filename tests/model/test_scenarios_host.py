@@ -20,9 +20,9 @@ from .reference import Key
 PROMPT = tuple(range(16))
 
 
-def held(bench: Bench, component: str, tier: Tier) -> list[int]:
+async def held(bench: Bench, component: str, tier: Tier) -> list[int]:
     """Page ends (or positions) at which a component has payload, all prefixes together."""
-    return sorted(len(key.prefix) for key in bench.look().pages(component, tier))
+    return sorted(len(key.prefix) for key in (await bench.look()).pages(component, tier))
 
 
 async def demote(bench: Bench) -> None:
@@ -30,7 +30,7 @@ async def demote(bench: Bench) -> None:
     for name in reversed(bench.rules.names):
         await bench.evict(name, 1000, Tier.L1)
         await bench.settled()
-    assert not held(bench, "full", Tier.L1)
+    assert not await held(bench, "full", Tier.L1)
 
 
 async def test_everything_published_is_on_l2_and_comes_back() -> None:
@@ -38,13 +38,13 @@ async def test_everything_published_is_on_l2_and_comes_back() -> None:
     async with bench_of(config_of(model_of(2, window=4, states=True), 64, 64)) as bench:
         await bench.serve(PROMPT, keep=(8, 16))
         for name in bench.rules.names:
-            assert held(bench, name, Tier.L2) == held(bench, name, Tier.L1)
+            assert await held(bench, name, Tier.L2) == await held(bench, name, Tier.L1)
         await demote(bench)
         turn = await bench.acquire(NOBODY, (*PROMPT, 99))
         assert turn is not None
         assert (turn.lease.length, turn.lease.hit.l1, turn.lease.hit.l2) == (16, 0, 16)
         assert turn.verify() == 16 + 4 + 1
-        bench.release(turn)
+        await bench.release(turn)
 
 
 async def test_split_while_the_backup_is_stalled() -> None:
@@ -52,17 +52,19 @@ async def test_split_while_the_backup_is_stalled() -> None:
     async with bench_of(config_of(model_of(2, window=4), 64, 64)) as bench:
         bench.gate.stall()
         turn = await bench.start(PROMPT)
-        bench.publish(turn, None)
-        bench.release(turn)
+        await bench.publish(turn, None)
+        await bench.release(turn)
         await bench.settled()
         fork = await bench.start((*PROMPT[:6], 60, 61))
-        bench.publish(fork, None)
-        bench.release(fork)
+        await bench.publish(fork, None)
+        await bench.release(fork)
         await bench.settled()
-        assert Key(NOBODY, PROMPT[:6]) in bench.look().ends
-        bench.gate.release()
+        assert Key(NOBODY, PROMPT[:6]) in (await bench.look()).ends
+        bench.gate.let_go()
         await bench.settled()
-        assert bench.look().pages("full", Tier.L2) == bench.look().pages("full", Tier.L1)
+        assert (await bench.look()).pages("full", Tier.L2) == (await bench.look()).pages(
+            "full", Tier.L1
+        )
         await demote(bench)
         assert await bench.hit((*PROMPT, 99)) == 16
 
@@ -72,28 +74,28 @@ async def test_failed_backup_never_counts_as_one() -> None:
     async with bench_of(config_of(model_of(2), 64, 64)) as bench:
         bench.gate.failing = 1
         await bench.serve(PROMPT[:4])
-        flat = bench.look()
+        flat = await bench.look()
         assert flat.pages("full", Tier.L2) <= flat.pages("full", Tier.L1)
         if not flat.pages("full", Tier.L2):
             await demote(bench)
-            assert not bench.look().known
+            assert not (await bench.look()).known
 
 
 async def test_no_backed_child_below_an_unbacked_parent() -> None:
     """L2 has room for A alone: B and C stay on L1 only, and leave it one by one."""
     async with bench_of(config_of(model_of(4), 64, 1)) as bench:
-        room = bench.room(Tier.L2)["full"]
+        room = (await bench.room(Tier.L2))["full"]
         prompt = tuple(range(4 * (room + 2)))
         await bench.serve(prompt, publish=range(4, len(prompt) + 1, 4))
-        assert held(bench, "full", Tier.L2) == list(range(4, 4 * room + 1, 4))
+        assert await held(bench, "full", Tier.L2) == list(range(4, 4 * room + 1, 4))
         for left in (room + 1, room):
             await bench.evict("full", 1, Tier.L1)
             await bench.settled()
-            assert held(bench, "full", Tier.L1) == list(range(4, 4 * left + 1, 4))
+            assert await held(bench, "full", Tier.L1) == list(range(4, 4 * left + 1, 4))
         await bench.evict("full", 1, Tier.L1)
         await bench.settled()
-        assert held(bench, "full", Tier.L1) == list(range(4, 4 * (room - 1) + 1, 4))
-        assert held(bench, "full", Tier.L2) == list(range(4, 4 * room + 1, 4))
+        assert await held(bench, "full", Tier.L1) == list(range(4, 4 * (room - 1) + 1, 4))
+        assert await held(bench, "full", Tier.L2) == list(range(4, 4 * room + 1, 4))
         assert await bench.hit((*prompt, 1)) == 4 * room
 
 
@@ -110,13 +112,13 @@ async def test_split_and_eviction_while_l2_is_read() -> None:
         await bench.cache.evict("swa", 100, Tier.L2)
         await bench.cache.evict("full", 100, Tier.L2)
         await bench.settled()
-        bench.gate.release()
+        bench.gate.let_go()
         await bench.settled()
         assert not bench.pending
         assert sorted(turn.lease.length for turn in bench.turns) == [6, 16]
         for turn in list(bench.turns):
             assert turn.verify()
-            bench.release(turn)
+            await bench.release(turn)
 
 
 async def test_wishes_for_one_arrival_join_it() -> None:
@@ -124,16 +126,16 @@ async def test_wishes_for_one_arrival_join_it() -> None:
     async with bench_of(config_of(model_of(2), 64, 64)) as bench:
         await bench.serve(PROMPT)
         await demote(bench)
-        moved = bench.cache.stats().moved_bytes["l2_l1"]
+        moved = (await bench.cache.stats()).moved_bytes["l2_l1"]
         bench.gate.stall()
         for salt in range(3):
             assert await bench.acquire(NOBODY, (*PROMPT, salt)) is None
-        bench.gate.release()
+        bench.gate.let_go()
         await bench.settled()
         assert [turn.lease.length for turn in bench.turns] == [16] * 3
-        assert bench.cache.stats().moved_bytes["l2_l1"] - moved == 16 * 8
+        assert (await bench.cache.stats()).moved_bytes["l2_l1"] - moved == 16 * 8
         for turn in list(bench.turns):
-            bench.release(turn)
+            await bench.release(turn)
 
 
 async def test_pages_that_a_copy_reads_wait_for_its_end() -> None:
@@ -141,8 +143,8 @@ async def test_pages_that_a_copy_reads_wait_for_its_end() -> None:
     async with bench_of(config_of(model_of(2), 8, 64)) as bench:
         bench.gate.stall()
         turn = await bench.start(PROMPT)
-        bench.publish(turn, None)
-        bench.release(turn)
+        await bench.publish(turn, None)
+        await bench.release(turn)
         await bench.settled()
         late = await bench.acquire(NOBODY, tuple(range(50, 59)))
         assert late is not None
@@ -151,10 +153,10 @@ async def test_pages_that_a_copy_reads_wait_for_its_end() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert late.lease.extent == 0
             await bench.settled()
-            bench.gate.release()
+            bench.gate.let_go()
         late.compute()
         await bench.settled()
-        bench.release(late)
+        await bench.release(late)
         assert await bench.hit((*PROMPT[:6], 99)) == 6
 
 
@@ -166,12 +168,12 @@ async def test_failed_promotion_is_a_shorter_hit() -> None:
         bench.gate.stall()
         assert await bench.acquire(NOBODY, (*PROMPT, 99)) is None
         bench.gate.failing = 1
-        bench.gate.release()
+        bench.gate.let_go()
         await bench.settled()
         (turn,) = bench.turns
         assert turn.lease.length in (0, 8, 16)
         turn.verify()
-        bench.release(turn)
+        await bench.release(turn)
 
 
 async def test_child_on_l2_only_below_a_parent_on_both() -> None:
@@ -181,12 +183,12 @@ async def test_child_on_l2_only_below_a_parent_on_both() -> None:
         await bench.serve(PROMPT)
         await demote(bench)
         assert await bench.hit((*PROMPT[:8], 99)) == 8
-        assert held(bench, "full", Tier.L1) == [2, 4, 6, 8]
+        assert await held(bench, "full", Tier.L1) == [2, 4, 6, 8]
         await bench.evict("full", 4, Tier.L1)
         await bench.settled()
         assert await bench.hit((*PROMPT, 99)) == 16
         other = await bench.start(range(100, 116))
-        bench.release(other)
+        await bench.release(other)
 
 
 async def test_a_prompt_outlives_noise_on_l2() -> None:
@@ -204,7 +206,7 @@ async def test_a_prompt_outlives_noise_on_l2() -> None:
         turn = await bench.acquire(NOBODY, sentinel)
         assert turn is not None
         assert (turn.lease.length, turn.lease.hit.l2) == (30, 30)
-        bench.release(turn)
+        await bench.release(turn)
 
 
 @pytest.mark.parametrize("where", ["device", "host"])
@@ -252,8 +254,8 @@ async def test_every_tensor_of_a_state_travels() -> None:
                 row = np.asarray(raw)[slot]
                 expected.append(np.frombuffer(mark("m", NOBODY, str(row.size), (1,)) * 8, "u1"))
                 row[:] = expected[-1][: row.size]
-            assert lease.snapshot("mamba", at=8) is not None
-            assert lease.publish() == 8
+            assert await lease.snapshot("mamba", at=8) is not None
+            assert await lease.publish() == 8
         await cache.settle()
         for component in ("mamba", "full"):
             await cache.evict(component, 16, Tier.L1)

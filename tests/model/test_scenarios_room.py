@@ -17,9 +17,9 @@ from .reference import Key
 PROMPT = tuple(range(16))
 
 
-def held(bench: Bench, component: str, tier: Tier = Tier.L1) -> list[int]:
+async def held(bench: Bench, component: str, tier: Tier = Tier.L1) -> list[int]:
     """Page ends (or positions) at which a component has payload, all prefixes together."""
-    return sorted(len(key.prefix) for key in bench.look().pages(component, tier))
+    return sorted(len(key.prefix) for key in (await bench.look()).pages(component, tier))
 
 
 async def test_duplicates_are_freed_and_the_table_points_at_the_tree() -> None:
@@ -32,16 +32,16 @@ async def test_duplicates_are_freed_and_the_table_points_at_the_tree() -> None:
         await bench.serve((*prompt[:8], 60))
         early = await bench.start((*prompt, 51))
         assert early.lease.length == 8
-        free = bench.room()["full"]
-        assert bench.publish(early, 12) == 12
-        assert bench.room()["full"] == free
-        assert bench.publish(late, 12) == 12
-        assert bench.room()["full"] == free + 4
+        free = (await bench.room())["full"]
+        assert await bench.publish(early, 12) == 12
+        assert (await bench.room())["full"] == free
+        assert await bench.publish(late, 12) == 12
+        assert (await bench.room())["full"] == free + 4
         assert bytes(late.lease.pages("full"))[: 6 * 4] == bytes(early.lease.pages("full"))[: 6 * 4]
         await bench.settled()
-        assert bench.publish(late, 12) == 12
-        bench.release(early)
-        bench.release(late)
+        assert await bench.publish(late, 12) == 12
+        await bench.release(early)
+        await bench.release(late)
 
 
 async def test_two_requests_at_once_end_with_one_copy() -> None:
@@ -49,12 +49,12 @@ async def test_two_requests_at_once_end_with_one_copy() -> None:
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:
         turns = [await bench.start(PROMPT, keep=(8,)) for _ in range(2)]
         for turn in turns:
-            bench.publish(turn, None)
+            await bench.publish(turn, None)
             await bench.settled()
-        assert held(bench, "full") == list(range(2, 17, 2))
-        assert held(bench, "mamba") == [8]
+        assert await held(bench, "full") == list(range(2, 17, 2))
+        assert await held(bench, "mamba") == [8]
         for turn in turns:
-            bench.release(turn)
+            await bench.release(turn)
 
 
 async def test_rejected_drafts_and_the_tail_are_given_back() -> None:
@@ -62,12 +62,12 @@ async def test_rejected_drafts_and_the_tail_are_given_back() -> None:
     async with bench_of(config_of(model_of(4), 16)) as bench:
         turn = await bench.start(PROMPT[:10])
         await turn.lease.extend(3)
-        turn.lease.trim(3)
+        await turn.lease.trim(3)
         assert turn.lease.extent == 10
         await bench.settled()
-        bench.publish(turn, None)
-        bench.release(turn)
-        assert bench.room()["full"] == 14
+        await bench.publish(turn, None)
+        await bench.release(turn)
+        assert (await bench.room())["full"] == 14
 
 
 async def test_eviction_goes_on_to_its_target() -> None:
@@ -77,11 +77,11 @@ async def test_eviction_goes_on_to_its_target() -> None:
             await bench.serve((100 + first, 1, 2, 3))
         report = await bench.cache.evict("full", 5, Tier.L1)
         assert report.freed == 6
-        assert len(held(bench, "full")) == 6
+        assert len(await held(bench, "full")) == 6
         report = await bench.cache.evict("full", 1000, Tier.L1)
         assert report.freed == 6
         assert report.why
-        assert held(bench, "full") == []
+        assert await held(bench, "full") == []
 
 
 async def test_least_recently_used_goes_first_and_looking_does_not_freshen() -> None:
@@ -91,10 +91,9 @@ async def test_least_recently_used_goes_first_and_looking_does_not_freshen() -> 
         await bench.serve(old)
         await bench.serve(new)
         assert await bench.hit((*old[:6], 99)) == 6
-        if bench.config.dispatch == "direct":
-            bench.cache.peek([*old, 99])
+        await bench.cache.peek([*old, 99])
         await bench.evict("full", 3, Tier.L1)
-        flat = bench.look().pages("full", Tier.L1)
+        flat = (await bench.look()).pages("full", Tier.L1)
         assert Key(NOBODY, old[:6]) in flat and Key(NOBODY, old[:8]) not in flat
         assert Key(NOBODY, new) in flat
 
@@ -107,16 +106,16 @@ async def test_cascade_on_inner_nodes_and_leaves() -> None:
         await bench.serve((*prompt[:8], 60), publish=())
         await bench.serve((*prompt, 60), publish=())
         await bench.evict("mamba", 1, Tier.L1)
-        assert held(bench, "mamba") == [8, 12]
-        assert held(bench, "swa") == held(bench, "full") == [2, 4, 6, 8, 10, 12]
+        assert await held(bench, "mamba") == [8, 12]
+        assert await held(bench, "swa") == await held(bench, "full") == [2, 4, 6, 8, 10, 12]
         await bench.evict("swa", 1, Tier.L1)
-        assert held(bench, "swa") == [6, 8, 10, 12]
+        assert await held(bench, "swa") == [6, 8, 10, 12]
         await bench.evict("swa", 1, Tier.L1)
-        assert (held(bench, "swa"), held(bench, "mamba")) == ([10, 12], [12])
-        assert held(bench, "full") == [2, 4, 6, 8, 10, 12]
+        assert (await held(bench, "swa"), await held(bench, "mamba")) == ([10, 12], [12])
+        assert await held(bench, "full") == [2, 4, 6, 8, 10, 12]
         await bench.evict("mamba", 1, Tier.L1)
-        assert (held(bench, "swa"), held(bench, "mamba")) == ([], [])
-        assert held(bench, "full") == [2, 4, 6, 8]
+        assert (await held(bench, "swa"), await held(bench, "mamba")) == ([], [])
+        assert await held(bench, "full") == [2, 4, 6, 8]
 
 
 async def test_locked_childless_node_is_treated_as_an_inner_one() -> None:
@@ -127,10 +126,10 @@ async def test_locked_childless_node_is_treated_as_an_inner_one() -> None:
         assert turn is not None and turn.lease.length == 8
         for name in ("mamba", "swa", "full"):
             await bench.evict(name, 100, Tier.L1)
-        assert (held(bench, "full"), held(bench, "mamba")) == ([2, 4, 6, 8], [])
-        assert held(bench, "swa")[-2:] == [6, 8]
+        assert (await held(bench, "full"), await held(bench, "mamba")) == ([2, 4, 6, 8], [])
+        assert (await held(bench, "swa"))[-2:] == [6, 8]
         await bench.extend(turn, 1, False)
-        bench.release(turn)
+        await bench.release(turn)
 
 
 async def test_waiting_for_room_is_first_come_first_served() -> None:
@@ -149,19 +148,19 @@ async def test_waiting_for_room_is_first_come_first_served() -> None:
             for index, count in ((0, 8), (1, 1)):
                 nursery.start_soon(wait, waiters[index], index, count)
                 await trio.testing.wait_all_tasks_blocked()
-            bench.release(holder)
+            await bench.release(holder)
         assert order == [0, 1]
         for turn in waiters:
             assert turn is not None
             turn.compute()
-            bench.release(turn)
+            await bench.release(turn)
 
 
 async def test_no_capacity_says_what_is_missing() -> None:
     """At once where it could never fit, at the deadline where others hold the pages."""
     async with bench_of(config_of(model_of(2), 8)) as bench:
         holder = await bench.start(PROMPT[:9])
-        bench.publish(holder, None)
+        await bench.publish(holder, None)
         other = await bench.acquire(NOBODY, (50, 51))
         assert other is not None
         with pytest.raises(NoCapacity) as never:
@@ -171,11 +170,11 @@ async def test_no_capacity_says_what_is_missing() -> None:
             await other.lease.extend(8, deadline=0.0)
         error = late.value
         assert (error.pool, error.needed, error.free, error.locked) == ("full", 4, 3, 5)
-        bench.release(holder)
+        await bench.release(holder)
         await bench.settled()
         await other.lease.extend(8, deadline=0.0)
         other.compute()
-        bench.release(other)
+        await bench.release(other)
 
 
 async def test_cancelled_waiter_leaves_the_queue() -> None:
@@ -197,21 +196,21 @@ async def test_cancelled_waiter_leaves_the_queue() -> None:
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
             await trio.testing.wait_all_tasks_blocked()
-            bench.release(holder)
+            await bench.release(holder)
         assert first.lease.extent == 0
         assert second.lease.extent == 16
         second.compute()
-        bench.release(first)
-        bench.release(second)
+        await bench.release(first)
+        await bench.release(second)
 
 
 async def test_flush_gives_back_both_tiers() -> None:
     """After a flush every page of L1 and L2 is free, and the same prompt is a miss."""
     async with bench_of(config_of(model_of(2, window=4, states=True), 32, 32)) as bench:
         await bench.serve(PROMPT, keep=(8, 16))
-        assert held(bench, "full", Tier.L2)
+        assert await held(bench, "full", Tier.L2)
         await bench.flush()
         await bench.settled()
-        for pools in bench.cache.stats().pools.values():
+        for pools in (await bench.cache.stats()).pools.values():
             assert all(usage.free == usage.capacity for usage in pools)
         assert await bench.hit((*PROMPT, 1)) == 0

@@ -18,9 +18,9 @@ from .reference import Key
 PROMPT = tuple(range(16))
 
 
-def states(bench: Bench, tier: Tier = Tier.L1) -> list[int]:
+async def states(bench: Bench, tier: Tier = Tier.L1) -> list[int]:
     """Positions of all states on a tier, in order."""
-    return sorted(len(key.prefix) for key in bench.look().pages("mamba", tier))
+    return sorted(len(key.prefix) for key in (await bench.look()).pages("mamba", tier))
 
 
 async def test_three_components_agree_on_the_deepest_common_boundary() -> None:
@@ -31,7 +31,7 @@ async def test_three_components_agree_on_the_deepest_common_boundary() -> None:
         assert await bench.hit((*PROMPT[:14], 99, 98)) == 8
         await bench.serve((*PROMPT[:8], 50))  # n2's state is used later than n4's
         await bench.evict("mamba", 1, Tier.L1)
-        assert states(bench) == [8]
+        assert await states(bench) == [8]
         assert await bench.hit((*PROMPT, 99)) == 8
 
 
@@ -42,17 +42,17 @@ async def test_copy_with_a_full_pool_takes_another_state_or_none() -> None:
         await bench.serve(PROMPT[:8], keep=(8,))
         await bench.serve((70, 71, 72), keep=(2,))
         holder = await bench.start((90, 91))
-        assert states(bench) == [2, 8]
+        assert await states(bench) == [2, 8]
         turn = await bench.acquire(NOBODY, (*PROMPT[:12], 99))
         assert turn is not None and turn.lease.length == 8
-        assert states(bench) == [8]
+        assert await states(bench) == [8]
         crowded = await bench.acquire(NOBODY, (*PROMPT[:8], 98))
         assert crowded is not None and crowded.lease.length == 0
-        bench.release(crowded)
+        await bench.release(crowded)
         await bench.extend(turn, 4, False)
-        bench.publish(turn, None)
-        bench.release(turn)
-        bench.release(holder)
+        await bench.publish(turn, None)
+        await bench.release(turn)
+        await bench.release(holder)
 
 
 async def test_no_slot_leaks_when_a_request_finds_no_room() -> None:
@@ -66,9 +66,9 @@ async def test_no_slot_leaks_when_a_request_finds_no_room() -> None:
             with pytest.raises(NoCapacity) as caught:
                 await turn.lease.extend(100)
             assert caught.value.pool == "full"
-            bench.release(turn)
+            await bench.release(turn)
             await bench.settled()
-            assert bench.room()["mamba"] == 1
+            assert (await bench.room())["mamba"] == 1
 
 
 async def test_state_of_a_leaf_whose_full_is_locked_goes_alone() -> None:
@@ -78,10 +78,10 @@ async def test_state_of_a_leaf_whose_full_is_locked_goes_alone() -> None:
         turn = await bench.acquire(NOBODY, PROMPT[:9])
         assert turn is not None
         await bench.evict("mamba", 8, Tier.L1)
-        assert states(bench) == []
-        assert Key(NOBODY, PROMPT[:8]) in bench.look().pages("full", Tier.L1)
+        assert await states(bench) == []
+        assert Key(NOBODY, PROMPT[:8]) in (await bench.look()).pages("full", Tier.L1)
         await bench.extend(turn, 1, False)
-        bench.release(turn)
+        await bench.release(turn)
 
 
 async def test_slots_that_are_all_taken_are_waited_for() -> None:
@@ -104,12 +104,12 @@ async def test_slots_that_are_all_taken_are_waited_for() -> None:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             assert not done.is_set()
-            running.pop().lease.release()
+            await running.pop().lease.release()
             await done.wait()
         late.compute()
         late.verify()
         for turn in (*running, late):
-            turn.lease.release()
+            await turn.lease.release()
         bench.turns.clear()
         bench.covers.clear()
 
@@ -123,7 +123,7 @@ async def test_eviction_of_nothing_but_locked_things_ends() -> None:
         report = await bench.cache.evict("full", 4, Tier.L1)
         assert (report.freed, report.pending) == (0, 0)
         assert report.why
-        bench.release(turn)
+        await bench.release(turn)
 
 
 async def test_a_fork_within_a_node_hits_again_after_a_snapshot_there() -> None:
@@ -136,8 +136,8 @@ async def test_a_fork_within_a_node_hits_again_after_a_snapshot_there() -> None:
         assert (turn.lease.length, turn.lease.full_match) == (0, 6)
         await bench.extend(turn, turn.lease.full_match, True)
         await bench.extend(turn, 4, True)
-        bench.publish(turn, None)
-        bench.release(turn)
+        await bench.publish(turn, None)
+        await bench.release(turn)
         await bench.settled()
         assert await bench.hit((*PROMPT[:7], 60, 61)) == 6
         assert await bench.hit((*fork, 60)) == 10
@@ -176,7 +176,7 @@ async def test_snapshot_keeps_the_window_before_it() -> None:
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:
         turn = await bench.start((*PROMPT, 20, 21), stops=range(9, 16), keep=(8,))
         assert turn.lease.start("swa") == 4
-        bench.publish(turn, 8)
-        bench.release(turn)
+        await bench.publish(turn, 8)
+        await bench.release(turn)
         await bench.settled()
         assert await bench.hit((*PROMPT[:8], 99)) == 8

@@ -18,9 +18,9 @@ from .reference import Key, Rules
 SHARED = tuple(range(16))
 
 
-def live(bench: Bench, tokens: tuple[int, ...], component: str = "swa") -> list[int]:
+async def live(bench: Bench, tokens: tuple[int, ...], component: str = "swa") -> list[int]:
     """Ends of the pages of `tokens` for which a component has payload on L1."""
-    held = bench.look().pages(component, Tier.L1)
+    held = (await bench.look()).pages(component, Tier.L1)
     page = bench.rules.page
     return [end for end in range(page, len(tokens) + 1, page) if Key(NOBODY, tokens[:end]) in held]
 
@@ -30,8 +30,8 @@ async def windowless(bench: Bench, tokens: tuple[int, ...], upto: int) -> None:
     longer = (*tokens[:upto], *range(900, 900 + 2 * bench.rules.page + 8))
     turn = await bench.start(longer, stops=range(len(longer)))
     assert turn.lease.start("swa") >= upto
-    bench.publish(turn, upto)
-    bench.release(turn)
+    await bench.publish(turn, upto)
+    await bench.release(turn)
     await bench.settled()
 
 
@@ -42,18 +42,18 @@ async def test_segments_survive_splits_and_any_order_of_release(order: tuple[int
         first = (*SHARED, *range(20, 26))
         await bench.serve(SHARED)
         turns = [await bench.start(first)]
-        bench.publish(turns[0], None)
+        await bench.publish(turns[0], None)
         for prompt in ((*first[:18], 80, 81), (*SHARED[:6], 90, 91, 92, 93)):
             turn = await bench.start(prompt)
-            bench.publish(turn, None)
+            await bench.publish(turn, None)
             turns.append(turn)
             await bench.settled()
         await bench.evict("swa", 2, Tier.L1)
         await bench.settled()
         for index in order:
-            bench.release(turns[index])
+            await bench.release(turns[index])
             await bench.settled()
-        assert not any(bench.look().locks.values())
+        assert not any((await bench.look()).locks.values())
 
 
 async def test_lock_covers_one_window_and_its_split() -> None:
@@ -65,19 +65,21 @@ async def test_lock_covers_one_window_and_its_split() -> None:
         holder = await bench.acquire(NOBODY, (*prompt, 99))
         assert holder is not None and holder.lease.length == 12
 
-        def counts(name: str) -> list[int]:
-            flat = bench.look()
-            return [flat.locks[name, Key(NOBODY, prompt[:end])] for end in (2, 4, 6, 8, 10, 12)]
+        async def counts(name: str) -> list[int]:
+            flat = await bench.look()
+            return [
+                flat.locks.get((name, Key(NOBODY, prompt[:end])), 0) for end in (2, 4, 6, 8, 10, 12)
+            ]
 
-        assert counts("full") == [1] * 6
-        window = counts("swa")
+        assert await counts("full") == [1] * 6
+        window = await counts("swa")
         assert window[3:] == [1] * 3 and window[:1] == [0]
         await bench.serve((*prompt[:6], 50, 51))
-        assert Key(NOBODY, prompt[:6]) in bench.look().ends
-        assert counts("full") == [1] * 6
-        assert counts("swa") == window
-        bench.release(holder)
-        assert counts("swa") == counts("full") == [0] * 6
+        assert Key(NOBODY, prompt[:6]) in (await bench.look()).ends
+        assert await counts("full") == [1] * 6
+        assert await counts("swa") == window
+        await bench.release(holder)
+        assert await counts("swa") == await counts("full") == [0] * 6
 
 
 async def test_hole_in_the_window_is_a_miss() -> None:
@@ -87,10 +89,10 @@ async def test_hole_in_the_window_is_a_miss() -> None:
         await bench.serve(prompt[:4])
         turn = await bench.start((*prompt, 70, 71, 72), stops=range(5, 11))
         assert turn.lease.start("swa") == 6
-        bench.publish(turn, 8)
-        bench.release(turn)
+        await bench.publish(turn, 8)
+        await bench.release(turn)
         await bench.settled()
-        assert live(bench, prompt) == [2, 4, 8]
+        assert await live(bench, prompt) == [2, 4, 8]
         assert await bench.hit((*prompt, 99)) == 4
 
 
@@ -113,16 +115,16 @@ async def test_window_is_revived_beside_someone_elses_pages() -> None:
         await bench.serve(prompt)
         await bench.serve((*prompt, 20, 21))
         other = await bench.start(range(40, 57), stops=(16,))
-        assert live(bench, prompt) == []
-        assert live(bench, prompt, "full") == [2, 4, 6, 8]
+        assert await live(bench, prompt) == []
+        assert await live(bench, prompt, "full") == [2, 4, 6, 8]
         again = await bench.start((*prompt, 60, 61), stops=(8,))
         assert again.lease.length == 0
-        bench.publish(again, None)
+        await bench.publish(again, None)
         await bench.settled()
-        assert live(bench, prompt) == [6, 8]
+        assert await live(bench, prompt) == [6, 8]
         assert other.verify() and again.verify()
-        bench.release(other)
-        bench.release(again)
+        await bench.release(other)
+        await bench.release(again)
 
 
 async def test_revival_leaves_a_running_requests_pages_alone() -> None:
@@ -130,20 +132,20 @@ async def test_revival_leaves_a_running_requests_pages_alone() -> None:
     async with bench_of(config_of(model_of(2, window=4), 64)) as bench:
         prompt = SHARED[:8]
         runner = await bench.start((*prompt, 30, 31, 32, 33, 34, 35), stops=(4, 8, 10, 12, 14))
-        bench.publish(runner, 8)
+        await bench.publish(runner, 8)
         await bench.settled()
-        assert 4 not in live(bench, prompt)
+        assert 4 not in await live(bench, prompt)
         ids = bytes(runner.lease.pages("full"))
-        fresh = await bench.start((*prompt, 77), stops=(8,))
+        fresh = await bench.start((*prompt, 77))
         assert fresh.lease.length == 0
-        bench.publish(fresh, 8)
+        await bench.publish(fresh, 8)
         await bench.settled()
         assert bytes(runner.lease.pages("full")) == ids
-        assert live(bench, prompt) == [2, 4, 6, 8]
+        assert await live(bench, prompt) == [2, 4, 6, 8]
         assert bytes(fresh.lease.pages("full"))[: 4 * 4] == ids[: 4 * 4]
-        bench.release(fresh)
+        await bench.release(fresh)
         assert await bench.hit((*prompt, 77)) == 8
-        bench.release(runner)
+        await bench.release(runner)
 
 
 async def test_full_is_cached_where_all_of_swa_is_out_of_the_window() -> None:
@@ -151,11 +153,11 @@ async def test_full_is_cached_where_all_of_swa_is_out_of_the_window() -> None:
     async with bench_of(config_of(model_of(2, window=4), 64)) as bench:
         prompt = tuple(range(40))
         turn = await bench.start(prompt, stops=range(20, 40))
-        bench.publish(turn, 32)
-        bench.release(turn)
+        await bench.publish(turn, 32)
+        await bench.release(turn)
         await bench.settled()
-        assert live(bench, prompt, "full") == list(range(2, 33, 2))
-        assert live(bench, prompt) == []
+        assert await live(bench, prompt, "full") == list(range(2, 33, 2))
+        assert await live(bench, prompt) == []
 
 
 async def test_tokens_behind_the_window_never_become_live() -> None:
@@ -165,13 +167,13 @@ async def test_tokens_behind_the_window_never_become_live() -> None:
         turn = await bench.start((*prompt, 50), stops=range(1, 13))
         start = turn.lease.start("swa")
         assert start == 8
-        bench.publish(turn, 12)
-        assert live(bench, prompt) == [10, 12]
-        assert live(bench, prompt, "full") == [2, 4, 6, 8, 10, 12]
+        await bench.publish(turn, 12)
+        assert await live(bench, prompt) == [10, 12]
+        assert await live(bench, prompt, "full") == [2, 4, 6, 8, 10, 12]
         assert len(turn.lease.pages("full")) == 7
         assert await bench.hit((*prompt[:8], 99)) == 0
         assert await bench.hit((*prompt, 50)) == 12
-        bench.release(turn)
+        await bench.release(turn)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +188,8 @@ async def test_frontier_of_a_running_request(
     async with bench_of(config_of(model, 64)) as bench:
         turn = await bench.start(tuple(range(extent + 1)), stops=(extent,))
         assert turn.lease.start("swa") == start
-        bench.publish(turn, None)
-        bench.release(turn)
+        await bench.publish(turn, None)
+        await bench.release(turn)
         assert await bench.hit(tuple(range(extent + 1))) == extent // page * page
 
 
@@ -195,10 +197,10 @@ async def test_leaf_is_cut_where_its_window_begins() -> None:
     """A fresh leaf longer than a window is cut, so that a lock pins a window and not a long node."""
     async with bench_of(config_of(model_of(2, window=4), 64)) as bench:
         await bench.serve(SHARED)
-        flat = bench.look()
+        flat = await bench.look()
         assert {len(key.prefix) for key in flat.ends} == {12, 16}
         turn = await bench.acquire(NOBODY, (*SHARED, 99))
         assert turn is not None
         await bench.evict("swa", 100, Tier.L1)
-        assert live(bench, SHARED) == [14, 16]
-        bench.release(turn)
+        assert await live(bench, SHARED) == [14, 16]
+        await bench.release(turn)

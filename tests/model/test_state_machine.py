@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
             return
         for token in new:
             turn.tokens.append(token)
-            self.do(turn.lease.append, [token])
+            turn.lease.append([token])
             if not self.do(self.bench.extend, turn, 1, keep):
                 return
             self.do(self.bench.settled)
@@ -187,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         self.do(self.release_gate)
 
     def release_gate(self) -> None:
-        self.bench.gate.release()
+        self.bench.gate.let_go()
 
     @precondition(lambda self: self.thread and self.bench.pending)
     @rule(pick=PICK)
