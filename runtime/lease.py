@@ -41,8 +41,8 @@ class Lease:
         self.published = acquired.length
         """Tokens that the tree owns."""
         self.known = count
-        self._appended = bytearray()
         """Tokens whose ids are known."""
+        self._appended = bytearray()
         self._tables: list[GrowingTable] = []
         self._starts: list[int] = []
         self._slots: list[int] = []

@@ -1,0 +1,200 @@
+"""Write docs/reference.md from the docstrings of the public names.
+
+    python docs/make_reference.py
+
+A test compares the page with what this would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import banyankv
+import msgspec
+from banyankv.runtime.messages import EvictReport, Peeked
+from banyankv.telemetry import CATALOGUE
+from banyankv.tiers.messages import PoolUsage
+
+PAGE = Path(__file__).parent / "reference.md"
+
+_SECTIONS = {
+    "Opening a cache": ("open_cache", "Cache", "Lease"),
+    "Configuration": ("CacheConfig", "StoreConfig"),
+    "Models": ("ModelSpec", "PagedSpec", "SnapshotSpec", "StateTensor", "Namespace", "Tier"),
+    "Answers": ("CacheStats", "HitTokens", "Verdict"),
+    "Telemetry": ("Telemetry", "configure_telemetry"),
+    "Errors": (
+        "BanyanError",
+        "ConfigError",
+        "NoCapacity",
+        "DeadlineExceeded",
+        "StaleLease",
+        "NamespaceMismatch",
+        "TierUnavailable",
+        "IntegrityError",
+        "Closed",
+        "ActorCrashed",
+        "ActorStopped",
+        "MailboxFull",
+        "Reentry",
+        "WouldWait",
+    ),
+}
+_FURTHER = {"Answers": (Peeked, EvictReport, PoolUsage)}
+"""What public calls answer without being a name at the top."""
+
+_INTERNAL = {"ask", "ask_shielded", "component_index", "fence"} | {
+    "begin",
+    "fact",
+    "finish",
+    "hop",
+    "register_metrics",
+}
+"""Methods that `Cache` has for its leases, and `Telemetry` for a cache."""
+
+
+_WIDTH = 96
+
+
+def make_reference() -> str:
+    """Answer the whole page."""
+    listed = {name for names in _SECTIONS.values() for name in names}
+    if listed != set(banyankv.__all__):
+        raise SystemExit(f"names without a section: {listed ^ set(banyankv.__all__)}")
+    lines = [
+        "# Reference",
+        "",
+        "Written by `docs/make_reference.py` from the docstrings; change those.",
+    ]
+    for title, names in _SECTIONS.items():
+        lines += ["", f"## {title}"]
+        for thing in (*(getattr(banyankv, name) for name in names), *_FURTHER.get(title, ())):
+            lines += ["", *_describe(thing)]
+    lines += ["", "## Metrics", "", *_metrics()]
+    return "\n".join(lines) + "\n"
+
+
+def _describe(thing: type | Callable[..., object]) -> Iterator[str]:
+    name = thing.__name__
+    if not inspect.isclass(thing):
+        yield f"### `{name}`"
+        yield from ("", *_code(_signature(thing)), "", _doc(thing))
+        return
+    base = (
+        "" if thing.__base__ in (object, msgspec.Struct, None) else f"({thing.__base__.__name__})"
+    )
+    yield f"### `{name}{base}`"
+    yield from ("", _doc(thing))
+    fields = _fields(thing)
+    if fields:
+        yield from ("", *_code(fields))
+    attributes = _attributes(thing)
+    if attributes:
+        yield ""
+        yield from (f"- `.{attribute}`: {text}" for attribute, text in attributes)
+    for method_name, method in vars(thing).items():
+        if method_name.startswith("_") or method_name in _INTERNAL:
+            continue
+        if isinstance(method, property):
+            yield from ("", f"**`.{method_name}`** {_doc(method)}")
+        elif inspect.isfunction(method):
+            yield from ("", *_code(_signature(method)), "", _doc(method))
+
+
+def _code(text: str) -> tuple[str, str, str]:
+    return "```python", text, "```"
+
+
+def _doc(thing: object) -> str:
+    return inspect.getdoc(thing) or ""
+
+
+def _signature(function: Callable[..., object]) -> str:
+    """Write a function's head as its source has it, without `self`."""
+    function = inspect.unwrap(function)
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        raise TypeError(f"{function!r} is no function")
+    start = "async def" if isinstance(definition, ast.AsyncFunctionDef) else "def"
+    answer = "" if definition.returns is None else f" -> {ast.unparse(definition.returns)}"
+    context = re.fullmatch(r" -> AsyncGenerator\[(\w+), None\]", answer)
+    if context is not None:
+        start, answer = "def", f" -> AsyncContextManager[{context[1]}]"
+    arguments = [ast.unparse(argument) for argument in _arguments(definition)]
+    head = f"{start} {definition.name}({', '.join(arguments)}){answer}"
+    if len(head) > _WIDTH:
+        lines = "".join(f"    {argument},\n" for argument in arguments)
+        head = f"{start} {definition.name}(\n{lines}){answer}"
+    return _plain(head)
+
+
+def _plain(code: str) -> str:
+    """Drop the short names of message modules from annotations."""
+    return re.sub(r"\b[mt]\.(?=[A-Z])", "", code)
+
+
+def _arguments(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """Split a head's arguments, each with its default."""
+    given = definition.args
+    plain = [argument for argument in given.args if argument.arg != "self"]
+    gap = len(plain) - len(given.defaults)
+    for index, argument in enumerate(plain):
+        yield _with_default(argument, given.defaults[index - gap] if index >= gap else None)
+    if given.kwonlyargs:
+        yield ast.Name("*")
+    for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield _with_default(argument, default)
+
+
+def _with_default(argument: ast.arg, default: ast.expr | None) -> ast.AST:
+    text = ast.unparse(argument)
+    return ast.Name(text if default is None else f"{text} = {ast.unparse(default)}")
+
+
+def _fields(thing: type) -> str:
+    """List a struct's fields as its source has them."""
+    if not issubclass(thing, msgspec.Struct):
+        return ""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
+    if not isinstance(definition, ast.ClassDef):
+        raise TypeError(f"{thing!r} is no class")
+    fields = [line for line in definition.body if isinstance(line, ast.AnnAssign)]
+    return _plain("\n".join(ast.unparse(line) for line in fields))
+
+
+def _attributes(thing: type) -> list[tuple[str, str]]:
+    """List the public attributes that `__init__` sets and describes."""
+    initial = vars(thing).get("__init__")
+    if not inspect.isfunction(initial):
+        return []
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(initial))).body
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError(f"{initial!r} is no function")
+    found: list[tuple[str, str]] = []
+    for line, following in zip(definition.body, definition.body[1:], strict=False):
+        target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+        match following:
+            case ast.Expr(value=ast.Constant(value=str(text))) if isinstance(target, ast.Attribute):
+                found.append((target.attr, " ".join(text.split())))
+    return found
+
+
+def _metrics() -> Iterator[str]:
+    yield "| name | kind | unit | labels | what |"
+    yield "|---|---|---|---|---|"
+    yield "| `banyankv.acquire.duration` | histogram | s |  | Time from acquire to lease |"
+    for metric in CATALOGUE.values():
+        labels = ", ".join(sorted(metric.labels))
+        yield (
+            f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {labels} "
+            f"| {metric.description} |"
+        )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(make_reference())
