@@ -65,6 +65,7 @@ class Cell:
         "gate",
         "handle_ns",
         "handled",
+        "kinds",
         "mailbox",
         "monitored",
         "monitors",
@@ -92,6 +93,8 @@ class Cell:
             self.gate |= WATCHED
         self.steps: dict[type, Callable[[Any], Any]] = {}
         self.operations: dict[type, Callable[[Any], Operation]] = {}
+        # what the last life handled; kept, so that messages can be told during a restart
+        self.kinds: tuple[type, ...] = ()
         self.handled = 0
         self.handle_ns = 0
         self.restarts = 0
@@ -118,6 +121,7 @@ class Cell:
             raise BanyanError(f"{actor!r} runs already, as {actor.life.path}")
         actor.life = ref
         self.actor = actor
+        self.kinds = tuple(type(actor).handlers)
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
             self.operations = bound
@@ -142,6 +146,7 @@ class Cell:
         name = f"{self.path} {getattr(fn, '__name__', fn)}"
         self.context.run(_start_soon, self.nursery, name, self._child, fn, args)
 
+    @trio.lowlevel.enable_ki_protection
     async def _child(self, fn: Callable[..., Awaitable[None]], args: tuple[Any, ...]) -> None:
         self.system.child_of.set(self.path)
         try:

@@ -182,7 +182,6 @@ def stack() -> list[str]:
 # -- from the actor's side --------------------------------------------------------------------------
 
 
-@trio.lowlevel.enable_ki_protection
 def handle_next(cell: Cell) -> None:
     """Handle the next queued message, if any, in the actor's own task."""
     envelope = cell.take()
@@ -332,7 +331,6 @@ async def finish(cell: Cell) -> None:
         resume(cell, parked, error)
 
 
-@trio.lowlevel.enable_ki_protection
 def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
     """Let a parked operation run on; `error` is what its ask raises instead of looking at the answer."""
     system = cell.system

@@ -44,7 +44,6 @@ async def live(
     return ref.crash
 
 
-@trio.lowlevel.enable_ki_protection
 def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
     try:
         actor = factory()
@@ -57,7 +56,6 @@ def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
         ref.gate &= ~DOWN
 
 
-@trio.lowlevel.enable_ki_protection
 def _end(ref: Ref[Any]) -> None:
     ref.gate |= DOWN
     cause = ref.crash

@@ -24,9 +24,11 @@ _MESSAGES = (Kind.ASK, Kind.CALL, Kind.TELL, Kind.CONTROL)
 async def replay(journal: bytes, system: ActorSystem, *, patience: float = 3600.0) -> None:
     """Deliver a journal's external messages to a system that keeps a journal of its own.
 
-    The system must have been given the same actors, seed, faults and dispatch. Under a MockClock and
-    the seeded scheduler its journal is then equal to the first, byte for byte. Raises IntegrityError
-    when it does not grow as the first did within `patience` seconds (of the trio clock).
+    The system must have been given the same actors, seed, faults and dispatch; child tasks run again.
+    Under a MockClock and the seeded scheduler its journal is then equal to the first, byte for byte,
+    if no message came from outside at the very instant at which actors were at work for another.
+    Raises IntegrityError when the journal does not grow as the first did within `patience` seconds
+    (of the trio clock).
     """
     if system.journal is None:
         raise ConfigError("replay needs a system with a journal: open_system(journal=Journal())")
@@ -87,8 +89,7 @@ class _Player:
 
 
 def _message(ref: Ref[Any], record: Record) -> Any:
-    handlers = () if ref.actor is None else type(ref.actor).handlers
-    for kind in handlers:
+    for kind in ref.kinds:
         if type_name(kind) == record.type:
             return msgspec.convert(record.body, kind, builtin_types=(bytes,))
     raise ConfigError(f"{ref.path} handles no {record.type}, which the journal has for it")

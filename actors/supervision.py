@@ -123,6 +123,7 @@ class ActorNode:
         )
         return cause
 
+    @trio.lowlevel.enable_ki_protection
     async def _live(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
         started = False
 
@@ -234,6 +235,7 @@ class Supervisor:
 
     # -- its task ---------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
         """Supervise until stopped, or until there were too many restarts."""
         self._over = trio.Event()
@@ -308,14 +310,18 @@ class Supervisor:
         await self._restart(group, delay)
         return False
 
+    @trio.lowlevel.enable_ki_protection
     async def _restart(self, group: list[ActorNode | Supervisor], delay: float) -> None:
         with trio.move_on_after(delay):
             await self._halt.wait()
-        if not self._halt.is_set():
-            for child in group:
-                if isinstance(child, ActorNode):
-                    child.ref.restarts += 1
-            await self._start(group)
+        if self._halt.is_set():
+            return
+        # whoever was stopped for good in the meantime stays stopped
+        again = [child for child in group if child in self.children]
+        for child in again:
+            if isinstance(child, ActorNode):
+                child.ref.restarts += 1
+        await self._start(again)
 
     async def _start(self, group: list[ActorNode | Supervisor]) -> BaseException | None:
         for child in tuple(group):

@@ -89,6 +89,7 @@ class ActorSystem:
 
     # -- starting ---------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def spawn(
         self,
         actor: A | Callable[[], A],
@@ -125,6 +126,7 @@ class ActorSystem:
         await node.supervisor.add(node)  # type: ignore[union-attr]
         return self.refs[node.path]
 
+    @trio.lowlevel.enable_ki_protection
     async def start_children(
         self, *specs: ChildSpec | SupervisorSpec, parent: Ref[Any] | Supervisor | None = None
     ) -> tuple[Ref[Any] | Supervisor, ...]:
@@ -178,6 +180,7 @@ class ActorSystem:
             raise ConfigError(f"no actor at {path!r}; there are {', '.join(self.refs) or 'none'}")
         return ref
 
+    @trio.lowlevel.enable_ki_protection
     async def stop(self, ref: Ref[Any]) -> None:
         """Stop one actor for good: what is queued is handled first, until its stop timeout."""
         node = self._nodes.get(ref.path)
@@ -228,6 +231,7 @@ class ActorSystem:
         self._closed = True
         self.top.close()
 
+    @trio.lowlevel.enable_ki_protection
     async def run_top(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
         """Run the top supervisor, shielded: a cancelled body still finds its actors while it unwinds."""
         with trio.CancelScope(shield=True):
@@ -255,6 +259,7 @@ class ActorSystem:
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def open_system(
     name: str,
     *,
