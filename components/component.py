@@ -133,9 +133,7 @@ class ComponentActor(CoverageActor):
         if not freed.gone or self.component.snapshot:
             return freed
         need = self.component.need
-        spoilt = tuple(
-            node for node in freed.gone if (r := need(self._records[node].end)) and r[-1][1] > 0
-        )
+        spoilt = tuple(node for node in freed.gone if need(self._records[node].end))
         return msgspec.structs.replace(freed, spoilt=spoilt)
 
     @handles(m.EvictLeaves)
@@ -244,9 +242,8 @@ class ComponentActor(CoverageActor):
 
     @handles(m.Records)
     def views(self, msg: m.Records) -> tuple[m.Record, ...]:
-        """Answer views of records in id order, `count` at most."""
-        ids = sorted(id for id in self._records if id > msg.after)[: msg.count]
-        return tuple(self._view(self._records[id]) for id in ids)
+        """Answer views of all records, in id order."""
+        return tuple(self._view(record) for id, record in self._records.items() if id)
 
     @staticmethod
     def _view(record: Record) -> m.Record:

@@ -11,6 +11,7 @@ Ranges are monotonic: as `b` grows, the start of a range never falls where the r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar
 
 from ..spec import ComponentSpec
@@ -49,6 +50,10 @@ class TreeComponent(ABC):
         floor = position // page * page
         starts = [ranges[0][0] for b in (position, floor) if (ranges := self.need(b))]
         return min(starts, default=floor) // page * page
+
+    def window_start(self, computed: int, kept: Iterable[int]) -> int:
+        """Answer the first token that a request keeps: computed so far, with snapshots yet to publish."""
+        return min([self.keep_from(computed), *map(self.keep_from, kept)])
 
     @classmethod
     def from_spec(cls, spec: ComponentSpec, page_size: int) -> TreeComponent:

@@ -110,29 +110,40 @@ class CoverageActor(Leaf):
     def lock(self, msg: m.Lock) -> m.Locked:
         """Count and touch the coverage of the boundary at the end of a node."""
         anchor = self._records[msg.node]
-        receipts: list[m.Receipt] = []
-        low = anchor
-        for top, start in self._ranges(anchor):
-            record = low = top
-            while record.id and record.end > start:
-                self._presence.count(record)
-                self._touch(record, msg.now, msg.priority)
-                low = record
-                record = record.above()
-            receipts.append((top.id, low.start))
-        return self._table(anchor, tuple(receipts), low)
+        receipts, low = self._count(anchor, msg.now, msg.priority)
+        return self._table(anchor, receipts, low)
 
-    def _ranges(self, anchor: Record) -> list[tuple[Record, int]]:
-        """Answer (top node, start) for each range of the anchor's need, deepest range first."""
+    def _count(
+        self, anchor: Record, now: int = 0, priority: int = 0
+    ) -> tuple[tuple[m.Receipt, ...], Record]:
+        """Count each node of a coverage once, and touch it where the time is given.
+
+        Answers one receipt a range, deepest first, and the lowest node.
+        """
+        presence = self._presence
         if self.component.snapshot:
-            return [(anchor, anchor.start)]
-        ranges: list[tuple[Record, int]] = []
+            presence.count(anchor)
+            self._touch(anchor, now, priority)
+            return ((anchor.id, anchor.start),), anchor
+        receipts: list[m.Receipt] = []
+        low: Record | None = None
         for start, end in reversed(self.component.need(anchor.end)):
-            top = anchor
-            while top.start >= end:
+            # Two ranges may touch one node: the second begins above what the first has counted.
+            below = end if low is None else min(end, low.start)
+            top = anchor if low is None else low
+            while top.id and top.start >= below:
                 top = top.above()
-            ranges.append((top, start))
-        return ranges
+            record, run = top, None
+            while record.id and record.end > start:
+                presence.count(record)
+                if now:
+                    self._touch(record, now, priority)
+                run = record
+                record = record.above()
+            if run is not None:
+                receipts.append((top.id, run.start))
+                low = run
+        return tuple(receipts), low or anchor
 
     @staticmethod
     def _touch(record: Record, now: int, priority: int) -> None:
@@ -152,27 +163,24 @@ class CoverageActor(Leaf):
         return self._table(anchor, msg.receipts, low)
 
     def _table(self, anchor: Record, receipts: tuple[m.Receipt, ...], low: Record) -> m.Locked:
+        if self.component.snapshot:
+            return self._state(anchor, receipts)
         missing: list[tuple[int, int]] = []
         joins: list[int] = []
-        if self.component.snapshot:
-            payload = anchor.at[Tier.L1]
-            if payload is None:
-                return m.Locked(receipts, anchor.end, anchor.end, b"", ((anchor.id, 1),))
-            if payload.writer:
-                return m.Locked(receipts, anchor.end, anchor.end, b"", (), (payload.writer,))
-            return m.Locked(receipts, anchor.end, anchor.end, payload.pages)
         page, position = self._page, anchor.end
         parts: list[m.PageList] = []
         record = anchor
         for start, end in reversed(self.component.need(anchor.end)):
-            low_page, high_page = start // page * page, -(-end // page) * page
+            low_page, high_page = start // page * page, min(-(-end // page) * page, position)
             parts.append(_NO_PAGE * ((position - high_page) // page))
             while record.start >= high_page:
                 record = record.above()
             while True:
                 payload = record.at[Tier.L1]
                 if payload is None:
-                    missing.append((record.id, (record.end - record.start) // page))
+                    lacks = (record.id, (record.end - record.start) // page)
+                    if not missing or missing[-1] != lacks:  # two ranges may touch one node
+                        missing.append(lacks)
                 elif payload.writer:
                     joins.append(payload.writer)
                 elif record.start >= low_page and record.end <= high_page:
@@ -188,6 +196,15 @@ class CoverageActor(Leaf):
         parts.reverse()
         return m.Locked(receipts, low.end, position, b"".join(parts))
 
+    @staticmethod
+    def _state(anchor: Record, receipts: tuple[m.Receipt, ...]) -> m.Locked:
+        payload, end = anchor.at[Tier.L1], anchor.end
+        if payload is None:
+            return m.Locked(receipts, end, end, b"", missing=((anchor.id, 1),))
+        if payload.writer:
+            return m.Locked(receipts, end, end, b"", joins=(payload.writer,))
+        return m.Locked(receipts, end, end, payload.pages)
+
     def _cut(self, record: Record, payload: Payload, start: int, end: int) -> m.PageList:
         page = self._page
         first = max(0, start - record.start) // page
@@ -199,6 +216,9 @@ class CoverageActor(Leaf):
         """Take back the counts of these receipts; a payload may then be evicted."""
         for anchor, start in msg.receipts:
             record = self._records[anchor]
+            if self.component.snapshot:  # after a split its node starts later, and is still the one
+                self._presence.discount(record)
+                continue
             while record.id and record.start >= start:
                 self._presence.discount(record)
                 record = record.above()
@@ -252,14 +272,6 @@ class CoverageActor(Leaf):
     def _relock_all(
         self, held: tuple[m.Receipt, ...], anchor: Record
     ) -> tuple[tuple[m.Receipt, ...], int]:
-        receipts: list[m.Receipt] = []
-        low = anchor
-        for top, start in self._ranges(anchor):
-            record = low = top
-            while record.id and record.end > start:
-                self._presence.count(record)
-                low = record
-                record = record.above()
-            receipts.append((top.id, low.start))
+        receipts, low = self._count(anchor)
         self.unlock(m.Unlock(held))
-        return tuple(receipts), low.end
+        return receipts, low.end

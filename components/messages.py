@@ -129,10 +129,7 @@ class NodeView(Message, frozen=True):
 
 
 class Nodes(Message, frozen=True):
-    """Ask for up to `count` NodeViews with id > `after`, in id order: for checks and dumps."""
-
-    after: int = 0
-    count: int = 1 << 30
+    """Ask for the NodeViews of all nodes, in id order: for checks and dumps."""
 
 
 # -- a component ----------------------------------------------------------------------------------------
@@ -373,10 +370,7 @@ class Record(Message, frozen=True):
 
 
 class Records(Message, frozen=True):
-    """Ask for up to `count` Records with id > `after`, in id order."""
-
-    after: int = 0
-    count: int = 1 << 30
+    """Ask for the Records of all nodes, in id order."""
 
 
 class Ledger(Message, frozen=True):

@@ -204,9 +204,8 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Nodes)
     def nodes(self, msg: m.Nodes) -> tuple[m.NodeView, ...]:
-        """Answer views of nodes in id order, `count` at most."""
-        ids = sorted(id for id in self._nodes if id > msg.after)[: msg.count]
+        """Answer views of all nodes, in id order."""
         return tuple(
             m.NodeView(n.id, n.parent.id if n.parent else 0, n.start, n.end, n.space, n.key)
-            for n in (self._nodes[id] for id in ids)
+            for n in self._nodes.values()
         )

@@ -52,6 +52,7 @@ class Assembled:
         system: ActorSystem,
         cache: Ref[Any],
         needed: tuple[Ref[Any], ...],
+        rules: tuple[TreeComponent, ...],
         pools: DevicePools,
         fences: Fences,
         readings: Callable[[], Iterable[Reading]],
@@ -59,6 +60,7 @@ class Assembled:
         self.system = system
         self.cache = cache
         self.needed = needed
+        self.rules = rules
         self.readings = readings
         self.pools = pools
         self.fences = fences
@@ -164,6 +166,7 @@ async def assemble(
             system=system,
             cache=cache,
             needed=(cache, tree, *(part.ref for part in parts), *tiers.values(), below),
+            rules=made,
             pools=pools,
             fences=fences,
             readings=lambda: read(coordinator, tree_core, pagers),

@@ -50,6 +50,8 @@ class Cache:
         self.pools: DevicePools = assembled.pools
         """The L1 tensors, by component."""
         self.page_size = config.model.page_size
+        self.rules = assembled.rules
+        """The component rules, in the model's order."""
         self._system = assembled.system
         self._ref = assembled.cache
         self._needed = assembled.needed

@@ -91,6 +91,9 @@ def _locks(seen: Inspection, component: ComponentView) -> None:
                 continue
             for anchor, start in share.receipts:
                 node = anchor
+                if component.snapshot:
+                    explained[node] += 1
+                    continue
                 while node and starts[node] >= start:
                     explained[node] += 1
                     node = parents[node]

@@ -99,7 +99,7 @@ class Extending:
             else:
                 mine = next(taken) if pages else b""
                 share.own += mine
-                tables.append(m.PageTable(share.start, mine))
+                tables.append(m.PageTable(0, mine))
         record.extent += count
         return m.Extended(tuple(tables))
 
@@ -128,9 +128,7 @@ class Extending:
             part = share.part
             if part.snapshot or part.base:
                 continue
-            start = part.rule.keep_from(record.computed)
-            for at in standing:
-                start = min(start, part.rule.keep_from(at))
+            start = part.rule.window_start(record.computed, standing)
             if start <= share.start:
                 continue
             share.start = start

@@ -43,6 +43,8 @@ class Lease:
         self.known = count
         """Tokens whose ids are known."""
         self._appended = bytearray()
+        self._computed = acquired.length
+        self._kept: list[int] = []
         self._tables: list[GrowingTable] = []
         self._starts: list[int] = []
         self._slots: list[int] = []
@@ -99,6 +101,9 @@ class Lease:
         takes nothing.
         """
         self._alive()
+        # Before asking: the cache lets go of what a window has passed even where it then refuses.
+        self._computed = self.extent
+        self._move_windows()
         patience = -1.0 if deadline is None else max(0.0, deadline)
         extended: m.Extended = await self._cache.ask(
             m.Extend(self._id, count, patience, self._cache.fence(stream)),
@@ -110,7 +115,11 @@ class Lease:
                 self._slots[index] = table.slot
             if table.pages:
                 self._tables[index].append(table.pages)
-            self._move_start(index, table.start)
+
+    def _move_windows(self) -> None:
+        for index, rule in enumerate(self._cache.rules):
+            if not (rule.snapshot or rule.base):
+                self._move_start(index, rule.window_start(self._computed, self._kept))
 
     def _move_start(self, index: int, start: int) -> None:
         if start > self._starts[index]:
@@ -139,7 +148,10 @@ class Lease:
             m.Snapshot(self._id, component, at, stream or 0, self._cache.fence(stream)),
             trace=self._request.trace,
         )
-        return None if slot < 0 else slot
+        if slot < 0:
+            return None
+        self._kept.append(at)
+        return slot
 
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
@@ -150,6 +162,7 @@ class Lease:
         for table in self._tables:
             table.drop_end(surplus)
         self.extent = extent
+        self._kept = [at for at in self._kept if at <= extent]
 
     async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
         """Hand computed pages up to `upto` (floored to a page) over; answer the length reached.
@@ -167,6 +180,7 @@ class Lease:
         )
         del self._appended[: len(appended)]
         self.published = published.length
+        self._kept = [at for at in self._kept if at > published.length]
         for index, start in enumerate(published.starts):
             self._move_start(index, start)
         for index, position, pages in published.patches:

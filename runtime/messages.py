@@ -68,10 +68,7 @@ class Extend(Message, frozen=True):
 
 
 class Extended(Message, frozen=True):
-    """New pages per component, and the working slot of a snapshot component.
-
-    `start` is where the component's table begins now.
-    """
+    """New pages per component, and the working slot of a snapshot component."""
 
     tables: tuple[PageTable, ...]
 

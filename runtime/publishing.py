@@ -1,10 +1,12 @@
 """Publishing: hand computed pages to the tree, give duplicates back, move the locks.
 
-tree      |--- A ---|--- B ---|                 existing nodes beyond the anchor: what they hold
-own            ====================             stays, what they lack is attached (revival)
-result    |--- A ---|--- B ---|-- new --|-cap-| the rest becomes new nodes, cut where own pages of a
-component start, where a snapshot stands, and where
-the need of the end begins (the leaf cap)
+    tree      |--- A ---|--- B ---|                    existing nodes beyond the anchor
+    own            ==================================
+    result    |--- A ---|--- B ---|-- new --|-- cap --|
+
+What existing nodes hold stays, what they lack is attached (revival). The rest becomes new nodes, cut
+where own pages of a component start, where a snapshot stands, and where the need of the end begins
+(the leaf cap: a lock on the end pins a window and not a long node).
 
 Everything own is handed over, also what a window has left behind: the tree evicts it when there is
 need, and until then somebody may fork there. The lease keeps locks on what `upto` needs.
