@@ -134,8 +134,8 @@ def _signature(function: Callable[..., object]) -> str:
 
 
 def _plain(code: str) -> str:
-    """Drop the short names of message modules from annotations."""
-    return re.sub(r"\b[mt]\.(?=[A-Z])", "", code)
+    """Drop the short names of message modules from annotations; quote as everywhere here."""
+    return re.sub(r"\b[mt]\.(?=[A-Z])", "", code).replace("'", '"')
 
 
 def _arguments(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:

@@ -26,6 +26,7 @@ class Telemetry:
     Attributes:
         hops: whether hops are wanted.
         logger: a structlog logger whose events carry trace ids.
+
     """
 
     def __init__(

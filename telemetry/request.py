@@ -34,6 +34,7 @@ class RequestTrace:
 
     Attributes:
         trace: what messages and facts of this request carry.
+
     """
 
     __slots__ = ("_span", "trace")

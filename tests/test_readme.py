@@ -53,7 +53,7 @@ def test_ci_runs_the_readmes_command_for_the_tests():
     assert first.splitlines()[-1].endswith("banyankv replay generated:multi-turn")
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"])
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"])
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
