@@ -168,3 +168,37 @@ async def test_samples_follow_the_run():
     assert (last.tokens, last.hit_tokens) == (result.tokens, result.hit_tokens)
     assert set(last.occupancy) == {"l1 full", "l2 full"}
     assert 0 < last.occupancy["l2 full"] < last.occupancy["l1 full"] <= 1
+
+
+@pytest.mark.parametrize("model", ["full", "full+swa+mamba"])
+async def test_the_conversation_trace_begins_as_the_script_says(traces, model):
+    path = traces / "mooncake_conversation_trace.jsonl"
+    workload = open_workload(str(path), 300)
+    result = await Replay(config(load_model(model), 5_000_000), workload).run()
+    assert result.sound, result.problem
+    requests = script.read(path, 300)
+    assert result.tokens == sum(length for length, _ in requests)
+    assert result.hit_tokens.total == sum(script.hit_tokens(requests, states="mamba" in model)) > 0
+
+
+@pytest.mark.parametrize("model", ["full", "full+swa+mamba"])
+async def test_on_the_conversation_trace_each_tier_adds_hits(traces, model, tmp_path):
+    path = traces / "mooncake_conversation_trace.jsonl"
+    workload = open_workload(str(path), 600)
+    spec = load_model(model)
+    tenth = 700_000  # of the working set of these requests, about 7 million tokens
+    store = StoreConfig(path=str(tmp_path), max_bytes=1 << 30)
+    runs = [
+        config(spec, tenth),
+        config(spec, tenth, 2 * tenth),
+        config(spec, tenth, 2 * tenth, store=store),
+    ]
+    rates = []
+    for run in runs:
+        result = await Replay(run, workload).run()
+        assert result.sound, result.problem
+        rates.append(result.hit_rate)
+    requests = script.read(path, 600)
+    infinite = sum(script.hit_tokens(requests, states="mamba" in model)) / result.tokens
+    assert rates[0] < rates[1] < rates[2] <= infinite
+    assert rates[2] > infinite - 0.005
