@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__handles__"
 
 
-def handles(kind: type) -> Callable[[F], F]:
+def handles(kind: type[Any]) -> Callable[[F], F]:
     """Mark a method as the handler of one message type."""
     if not isinstance(kind, type):
         raise ConfigError(f"@handles wants a message type, not {kind!r}")
@@ -52,7 +52,7 @@ class Actor:
     here but `path` needs the actor to be started.
     """
 
-    handlers: ClassVar[dict[type, str]] = {}
+    handlers: ClassVar[dict[type[Any], str]] = {}
     """Message type -> name of the method that handles it."""
 
     life: Ref[Any] | None = None
@@ -61,7 +61,7 @@ class Actor:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = dict(cls.handlers)
-        own: dict[type, str] = {}
+        own: dict[type[Any], str] = {}
         for name, method in vars(cls).items():
             kind = getattr(method, _MARK, None)
             if kind is None:

@@ -91,10 +91,10 @@ class Cell:
         self.gate = DOWN | (FORCED if system.dispatch == "mailbox" else 0)
         if system.watch.wanted:
             self.gate |= WATCHED
-        self.steps: dict[type, Callable[[Any], Any]] = {}
-        self.operations: dict[type, Callable[[Any], Operation]] = {}
+        self.steps: dict[type[Any], Callable[[Any], Any]] = {}
+        self.operations: dict[type[Any], Callable[[Any], Operation]] = {}
         # what the last life handled; kept, so that messages can be told during a restart
-        self.kinds: tuple[type, ...] = ()
+        self.kinds: tuple[type[Any], ...] = ()
         self.handled = 0
         self.handle_ns = 0
         self.restarts = 0

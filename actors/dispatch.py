@@ -9,8 +9,8 @@ anybody's stack and end in its actor's task.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
-import sys
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -168,7 +168,9 @@ error wants it named, so that the hot path need not keep it."""
 def stack() -> list[str]:
     """Name the actors that are handling messages in this stack, outermost first."""
     paths: list[str] = []
-    frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 - the documented way to it
+    frame: FrameType | None = inspect.currentframe()
+    for _ in range(3):  # ours, `call`'s and `Ref.call`'s: the call that failed is handling nothing
+        frame = None if frame is None else frame.f_back
     while frame is not None:
         name = HANDLING.get(frame.f_code)
         if name is not None:
@@ -242,13 +244,13 @@ def run(
     operation must wait). Raises a refusal as it is and a crash boxed.
     """
     system = cell.system
-    kind = type(msg)
-    step = cell.steps.get(kind)
-    operation = cell.operations.get(kind)
+    step = cell.steps.get(type(msg))
+    operation = cell.operations.get(type(msg))
     if step is None and operation is None:
         system.dead_letters.add(Reason.NO_HANDLER, cell.path, msg, trace)
         raise ConfigError(
-            f"{cell.path} ({type(cell.actor).__qualname__}) has no handler for {kind.__qualname__}"
+            f"{cell.path} ({type(cell.actor).__qualname__}) has no handler for "
+            f"{type(msg).__qualname__}"
         )
     kept = system.op, system.running, system.trace, system.deadline
     system.running, system.trace, system.deadline = cell, trace, deadline

@@ -11,7 +11,8 @@ import enum
 import hashlib
 import math
 import struct
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import trio
@@ -151,9 +152,10 @@ class Journal:
         if isinstance(value, bytes):
             return self._blob(value) if len(value) >= BLOB_BYTES else value
         if isinstance(value, dict):
-            return {self._plain(key): self._plain(item) for key, item in value.items()}
+            pairs: dict[Any, Any] = value
+            return {self._plain(key): self._plain(item) for key, item in pairs.items()}
         if isinstance(value, list | tuple):
-            return [self._plain(item) for item in value]
+            return [self._plain(item) for item in cast("Sequence[Any]", value)]
         return value
 
     def _blob(self, payload: bytes) -> msgspec.msgpack.Ext:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -164,6 +165,8 @@ class Mailbox:
         return left
 
 
-def _coalesce_key(envelope: Envelope) -> object:
+def _coalesce_key(envelope: Envelope) -> tuple[type[Any], Any] | None:
     key = getattr(envelope.msg, "coalesce_key", None)
-    return None if key is None else (type(envelope.msg), key())
+    if key is None:
+        return None
+    return envelope.msg.__class__, key()

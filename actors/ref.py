@@ -81,8 +81,7 @@ class Ref(Cell, Generic[A_co]):
         but WouldWait; MailboxFull where that is the mailbox's policy.
         """
         if not self.gate and trace is None and deadline == math.inf:
-            kind = type(msg)
-            step = self.steps.get(kind)
+            step = self.steps.get(type(msg))
             if step is not None:
                 self.gate = BUSY
                 try:
@@ -98,7 +97,7 @@ class Ref(Cell, Generic[A_co]):
                     return answer
                 answer = self.leave(msg, answer)
             else:
-                answer = self._operate(msg)
+                answer = self.operate(msg)
         else:
             answer = dispatch.begin(self, msg, deadline, trace)
         if type(answer) is not ReplyToken:
@@ -109,7 +108,8 @@ class Ref(Cell, Generic[A_co]):
             await Suspension(answer)
         return answer.result()
 
-    def _operate(self, msg: Any) -> Any:
+    def operate(self, msg: Any) -> Any:
+        """Begin the operation for a message on a free coordinator; the hot path of `ask`."""
         operation = self.operations.get(type(msg))
         if operation is None:
             return dispatch.begin(self, msg, math.inf, None)
@@ -151,4 +151,4 @@ class Ref(Cell, Generic[A_co]):
 
 dispatch.HANDLING[Ref.call.__code__] = "self"
 dispatch.HANDLING[Ref.ask.__code__] = "self"
-dispatch.HANDLING[Ref._operate.__code__] = "self"  # noqa: SLF001 - in its own file
+dispatch.HANDLING[Ref.operate.__code__] = "self"

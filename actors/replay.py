@@ -91,5 +91,6 @@ class _Player:
 def _message(ref: Ref[Any], record: Record) -> Any:
     for kind in ref.kinds:
         if type_name(kind) == record.type:
-            return msgspec.convert(record.body, kind, builtin_types=(bytes,))
+            msg: Any = msgspec.convert(record.body, kind, builtin_types=(bytes,))
+            return msg
     raise ConfigError(f"{ref.path} handles no {record.type}, which the journal has for it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -272,7 +272,7 @@ async def open_system(
     intensity: int = 5,
     period: float = 10.0,
     backoff: Backoff | None = None,
-) -> AsyncIterator[ActorSystem]:
+) -> AsyncGenerator[ActorSystem, None]:
     """Open an actor system; leaving the block stops all actors in reverse order of their start.
 
     `dispatch` is `direct`, or `mailbox` to send every message through its actor's mailbox and task.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class _Order:
 
 
 @contextmanager
-def seeded_scheduler(seed: int) -> Iterator[None]:
+def seeded_scheduler(seed: int) -> Generator[None, None, None]:
     """Have trio runs inside the block order their tasks by names and this seed.
 
     trio changes the order of runnable tasks at random, on purpose. Its switch for Hypothesis makes the

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import trio
-
 from banyankv.actors import Coordinator, Leaf, Ref, handles, open_system
 
 ROUNDS = 15

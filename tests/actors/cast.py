@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import trio
-
 from banyankv.actors import Actor, Coordinator, Down, Fact, Hop, Leaf, Ref, ReplyToken, handles
 from banyankv.errors import ConfigError
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-
 from banyankv.actors import (
     Backoff,
     Fault,

@@ -7,7 +7,6 @@ from typing import Any
 
 import outcome
 import trio
-
 from banyankv.actors import Ref, open_system
 
 from .cast import Add, Boss, Counter, Twice

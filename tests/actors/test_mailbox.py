@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
-
 from banyankv.actors import ActorSystem, MailboxSpec, Policy, Reason, Ref, open_system
 from banyankv.actors.envelope import Envelope
 from banyankv.actors.mailbox import Mailbox
 from banyankv.errors import ConfigError, MailboxFull
+from hypothesis import given
+from hypothesis import strategies as st
 
 from .cast import Add, Boss, Counter, Latest, Log, Note, Pass, Refuse, behind
 

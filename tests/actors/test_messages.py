@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from banyankv.actors import (
     ActorSystem,
     Coordinator,
@@ -31,6 +28,8 @@ from banyankv.errors import (
     Reentry,
     WouldWait,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .cast import (
     Add,
@@ -115,9 +114,9 @@ async def test_a_refusal_passes_as_it_is_and_the_actor_lives_on(dispatch: str) -
     async with open_system("t", dispatch=dispatch) as system:
         boss, counter = await boss_and_counter(system)
         life = behind(counter)
-        with pytest.raises(ConfigError, match="^no$"):
+        with pytest.raises(ConfigError, match=r"^no$"):
             await counter.ask(Refuse())
-        with pytest.raises(ConfigError, match="^no$"):
+        with pytest.raises(ConfigError, match=r"^no$"):
             await boss.ask(Pass("refuse"))
         assert behind(counter) is life
         assert await boss.ask(Twice(1)) == (1, 2)
@@ -206,11 +205,11 @@ async def test_reentry_names_the_cycle(dispatch: str) -> None:
         refs = [await system.spawn(Ring, name=name) for name in "abc"]
         for ref, other in zip(refs, [*refs[1:], refs[0]], strict=True):
             behind(ref).next = other
-        with pytest.raises(Reentry, match="^/a -> /b -> /c -> /a$"):
+        with pytest.raises(Reentry, match=r"^/a -> /b -> /c -> /a$"):
             await refs[0].ask(Pass("on"))
         # a refusal: nobody crashed, and all are free again
         assert [ref.restarts for ref in refs] == [0, 0, 0]
-        with pytest.raises(Reentry, match="^/b -> /c -> /a -> /b$"):
+        with pytest.raises(Reentry, match=r"^/b -> /c -> /a -> /b$"):
             await refs[1].ask(Pass("on"))
 
 
@@ -230,7 +229,7 @@ async def test_reentry_by_calls_names_the_cycle() -> None:
         two = await system.spawn(Caller, name="two")
         behind(one).other = two
         behind(two).other = one
-        with pytest.raises(Reentry, match="^/one -> /two -> /one$"):
+        with pytest.raises(Reentry, match=r"^/one -> /two -> /one$"):
             one.call(Pass("on"))
         one.tell(Pass("on"))
         await trio.testing.wait_all_tasks_blocked()
@@ -294,7 +293,7 @@ async def test_the_error_of_a_drained_question_goes_to_its_own_asker() -> None:
         theirs = begin(counter, Refuse(), math.inf, None)
         counter.gate &= ~BUSY
         assert counter.call(Add(2)) == 2
-        with pytest.raises(ConfigError, match="^no$"):
+        with pytest.raises(ConfigError, match=r"^no$"):
             theirs.result()
 
 

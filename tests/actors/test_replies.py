@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-
 from banyankv.actors import ActorSystem, Leaf, Reason, Ref, ReplyToken, handles, open_system
 from banyankv.errors import (
     ActorCrashed,
@@ -216,7 +215,7 @@ async def test_a_queued_question_is_withdrawn_at_its_deadline_or_cancellation(
     dispatch: str, autojump_clock: Any
 ) -> None:
     async with open_system("t", dispatch=dispatch) as system:
-        boss, counter = await boss_and_counter(system)
+        boss, _ = await boss_and_counter(system)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(boss.ask, Pass("work", 10.0))
             await trio.testing.wait_all_tasks_blocked()
@@ -244,7 +243,7 @@ async def test_the_asker_of_a_begun_operation_waits_shielded_for_its_end(
 
 async def test_a_call_whose_operation_waits_is_handed_over(autojump_clock: Any) -> None:
     async with open_system("t") as system:
-        boss, counter = await boss_and_counter(system)
+        boss, _ = await boss_and_counter(system)
         with pytest.raises(WouldWait, match="its operation has to wait"):
             boss.call(Pass("work", 5.0))
         with pytest.raises(WouldWait, match="busy"):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-
 from banyankv.actors import (
     ActorSystem,
     Backoff,
@@ -251,7 +250,7 @@ class Broken(Leaf):
 
 async def test_an_actor_that_cannot_start_raises_at_its_spawner(dispatch: str) -> None:
     async with open_system("t", dispatch=dispatch) as system:
-        with pytest.raises(ActorCrashed, match="/b crashed: builtins.OSError: no disk"):
+        with pytest.raises(ActorCrashed, match=r"/b crashed: builtins.OSError: no disk"):
             await system.spawn(Broken, name="b")
 
         def factory() -> Counter:
