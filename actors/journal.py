@@ -152,7 +152,7 @@ class Journal:
         if isinstance(value, bytes):
             return self._blob(value) if len(value) >= BLOB_BYTES else value
         if isinstance(value, dict):
-            pairs: dict[Any, Any] = value
+            pairs: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType] - mypy knows
             return {self._plain(key): self._plain(item) for key, item in pairs.items()}
         if isinstance(value, list | tuple):
             return [self._plain(item) for item in cast("Sequence[Any]", value)]

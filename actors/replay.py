@@ -26,7 +26,8 @@ async def replay(journal: bytes, system: ActorSystem, *, patience: float = 3600.
 
     The system must have been given the same actors, seed, faults and dispatch; child tasks run again.
     Under a MockClock and the seeded scheduler its journal is then equal to the first, byte for byte,
-    if no message came from outside at the very instant at which actors were at work for another.
+    if no message came from outside at the very instant at which actors were at work for another, and
+    the timers of child tasks are whole microseconds, which are what the journal's times are.
     Raises IntegrityError when the journal does not grow as the first did within `patience` seconds
     (of the trio clock).
     """

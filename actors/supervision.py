@@ -60,7 +60,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         """Answer the wait before the restart that follows `recent` others."""
         # the exponent is capped because a float overflows long after `most` is reached
         base = min(self.first * self.factor ** min(recent, 64), self.most)
-        return base * (1 + self.jitter * rng.random())
+        # whole microseconds, as the journal's times: a replay then meets the same ones
+        return round(base * (1 + self.jitter * rng.random()), 6)
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
