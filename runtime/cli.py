@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 import trio
@@ -267,9 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: BaseException) -> int:
     """Answer the exit code of an error that has one, in one line; raise any other."""
-    first = error
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
+    first = _first(error)
     if isinstance(first, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(first, ConfigError | CycloptsError):
@@ -279,3 +277,10 @@ def _failed(error: BaseException) -> int:
         _say(str(first))
         return WRONG
     raise error
+
+
+def _first(error: BaseException) -> BaseException:
+    """Look through the groups that a nursery wraps errors in."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    return _first(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
