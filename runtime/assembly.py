@@ -6,7 +6,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..actors import Actor, ActorSystem, Observer, Ref, open_system
+from ..actors import (
+    Actor,
+    ActorSystem,
+    FaultPlan,
+    Faults,
+    Journal,
+    Observer,
+    Ref,
+    open_system,
+)
 from ..components.chunked import ChunkedComponent
 from ..components.component import ComponentActor
 from ..components.contract import TreeComponent
@@ -92,6 +101,8 @@ async def assemble(
     rules: Mapping[str, type[TreeComponent]] | None,
     observer: Observer | None,
     before_copy: Callable[..., Awaitable[None]] | None,
+    journal: Journal | None,
+    faults: FaultPlan | None,
 ) -> AsyncGenerator[Assembled, None]:
     """Start everything; leaving the block stops it in reverse and gives the memory back."""
     from ..tiers.engines import copy_engine
@@ -115,7 +126,14 @@ async def assemble(
 
             arena = HostArena.for_pages(model, config.l2, pin=config.device.startswith("cuda"))
             stack.callback(arena.close)
-            engine = copy_engine(pools, arena, fences, observer=observer, before=before_copy)
+            engine = copy_engine(
+                pools,
+                arena,
+                fences,
+                observer=observer,
+                before=before_copy,
+                faults=Faults(faults) if faults else None,
+            )
             stack.callback(engine.close)
         if store is None and config.store is not None:
             from ..tiers.lmdb_store import LmdbStore
@@ -123,7 +141,15 @@ async def assemble(
             store = await LmdbStore.open(config.store.path, config.store.max_bytes)
             stack.push_async_callback(store.aclose)
         system = await stack.enter_async_context(
-            open_system("banyankv", dispatch=config.dispatch, observer=observer, seed=config.seed)
+            open_system(
+                "banyankv",
+                dispatch=config.dispatch,
+                observer=observer,
+                journal=journal,
+                faults=faults,
+                seed=config.seed,
+                intensity=0,  # a cache that was torn must not serve on: the system closes instead
+            )
         )
         tree_core = UnifiedTreeCore(model.page_size)
         tree = await _spawn(system, tree_core, "tree")
@@ -175,7 +201,7 @@ async def assemble(
 
 async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
     """Start an actor that is never restarted on its own: see `docs/design.md`, state after a crash."""
-    return await system.spawn(lambda: actor, name=name)
+    return await system.spawn(actor, name=name)
 
 
 def _store_tier(store: Store, config: CacheConfig, arena: HostArena) -> Actor:

@@ -12,7 +12,7 @@ import trio
 
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
-from ..errors import ConfigError
+from ..errors import ActorStopped, Closed, ConfigError
 from ..spec import Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
@@ -29,7 +29,7 @@ from .tokens import TOKEN, Tokens, pack
 if TYPE_CHECKING:
     import torch
 
-    from ..actors import Trace
+    from ..actors import FaultPlan, Journal, Trace
     from ..tiers.pools import DevicePools
     from ..tiers.store import Store
 
@@ -91,7 +91,10 @@ class Cache:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        return await self._ref.ask(msg, deadline=deadline, trace=trace)
+        try:
+            return await self._ref.ask(msg, deadline=deadline, trace=trace)
+        except ActorStopped as error:
+            raise Closed("the cache has closed; what it held is forgotten", error) from error
 
     async def ask_shielded(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done even for a cancelled caller."""
@@ -242,6 +245,8 @@ async def open_cache(
     rules: Mapping[str, type[TreeComponent]] | None = None,
     telemetry: Telemetry | None = None,
     before_copy: Callable[..., Awaitable[None]] | None = None,
+    journal: Journal | None = None,
+    faults: FaultPlan | None = None,
 ) -> AsyncGenerator[Cache, None]:
     """Open a cache for the length of a block.
 
@@ -249,7 +254,8 @@ async def open_cache(
     of the embedded one (its maker closes it); `lent` L1 tensors by component; `rules` further
     component rules by name; `telemetry` one that was made with providers of one's own, in place of
     the host's global ones; `before_copy` is awaited before each batch of copies (tests stall or
-    fail them there). Raises ConfigError before anything is started where the configuration cannot
+    fail them there); `journal` records every message, `faults` says what goes wrong at message edges
+    and copies. Raises ConfigError before anything is started where the configuration cannot
     work, and Closed on leaving where an actor failed beyond its supervisor's patience.
     """
     telemetry = telemetry or Telemetry()
@@ -261,6 +267,8 @@ async def open_cache(
         rules=rules,
         observer=telemetry,
         before_copy=before_copy,
+        journal=journal,
+        faults=faults,
     ) as assembled:
         close = telemetry.register_metrics(assembled.readings)
         try:
