@@ -202,11 +202,11 @@ class Cell:
         """End a handler that raised; answers what its asker gets: a refusal itself, a crash boxed."""
         self.handled += 1
         token, self.token = self.token, None
+        if token is not None and token is not self.reply:
+            # the error is the answer, and raised; whoever kept the token finds it answered
+            token.phase = Phase.ANSWERED
         self.reply = None
         self.gate &= ~(BUSY | PARKED | DEFERRED)
-        if token is not None:
-            # the error is the answer; whoever kept the token finds it answered
-            token.phase = Phase.ANSWERED
         if isinstance(error, BanyanError):
             return error
         boxed = self.crashed(error)

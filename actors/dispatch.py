@@ -326,6 +326,7 @@ async def finish(cell: Cell) -> None:
     while cell.parked is not None:
         parked = cell.parked
         error: BaseException | None = None
+        parked.waits_for.waiter = cell
         try:
             await parked.waits_for.wait()
         except (DeadlineExceeded, trio.Cancelled) as reason:

@@ -51,6 +51,7 @@ class ReplyToken:
         "phase",
         "seq",
         "trace",
+        "waiter",
     )
 
     def __init__(
@@ -74,6 +75,9 @@ class ReplyToken:
         # answer is: a queued step that expired would leave the operation half done
         self.firm = firm
         self.envelope: Envelope | None = None
+        # the coordinator whose own task waits, finishing its operation; when it is being cancelled it
+        # leaves whatever it waits for, or nobody could stop above somebody who hangs
+        self.waiter: Cell | None = None
         # the message's number in the journal; 0 where nothing is recorded
         self.seq = 0
         self._value: Any = None
@@ -129,7 +133,7 @@ class ReplyToken:
         if self.seq:
             self.cell.system.watch.answered(self)
         if not self.left:
-            self._rouse()
+            self.rouse()
 
     def dispose(self, error: BaseException) -> None:
         """Refuse in the actor's place, where no handler will answer any more."""
@@ -143,7 +147,7 @@ class ReplyToken:
         self.phase = Phase.DEFERRED
         self.cell.tokens[self] = None
         if self._unwelcome or self.firm:
-            self._rouse()
+            self.rouse()
 
     def leave(self) -> None:
         """Note that the asker is gone: withdraw the question, or have the actor told."""
@@ -206,14 +210,16 @@ class ReplyToken:
             await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
-        if self.phase is Phase.BEGUN:
+        dying = self.waiter is not None and self.waiter.stopping
+        if self.phase is Phase.BEGUN and not dying:
             self._unwelcome = True
             return trio.lowlevel.Abort.FAILED
         self._task = None
         self.leave()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
+        """Have the waiting task look again."""
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task)

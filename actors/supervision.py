@@ -157,6 +157,8 @@ class ActorNode:
             with trio.move_on_after(self.spec.stop_timeout):
                 await self._over.wait()
             self._scope.cancel()
+            if self.ref.parked is not None:
+                self.ref.parked.waits_for.rouse()
             await self._over.wait()
         if final:
             self.close()
@@ -337,16 +339,20 @@ class Supervisor:
     async def add(self, child: ActorNode | Supervisor) -> None:
         """Start one more child behind the others. Raises what kept it from being ready."""
         self.children.append(child)
-        cause = await child.start()
-        if cause is not None:
+        try:
+            cause = await child.start()
+            if cause is not None:
+                raise cause
+        except BaseException:
             self.forget(child)
-            raise cause
+            raise
 
     def forget(self, child: ActorNode | Supervisor) -> None:
         """Let a child go that has ended for good."""
         child.close()
-        self.children.remove(child)
-        self.system.forget(child)
+        if child in self.children:
+            self.children.remove(child)
+            self.system.forget(child)
 
 
 def crash_of(cause: BaseException) -> str:

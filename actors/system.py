@@ -170,7 +170,12 @@ class ActorSystem:
         else:
             node = Supervisor(self, spec, path, supervisor)
             self._nodes[path] = node
-            node.children += [self._make(child, node) for child in spec.children]
+            try:
+                for child in spec.children:
+                    node.children.append(self._make(child, node))
+            except ConfigError:
+                self.forget(node)
+                raise
         return node
 
     def find(self, path: str) -> Ref[Any]:
@@ -182,10 +187,14 @@ class ActorSystem:
 
     @trio.lowlevel.enable_ki_protection
     async def stop(self, ref: Ref[Any]) -> None:
-        """Stop one actor for good: what is queued is handled first, until its stop timeout."""
+        """Stop one actor for good: what is queued is handled first, until its stop timeout.
+
+        Shielded from cancellation, which the timeout bounds.
+        """
         node = self._nodes.get(ref.path)
         if isinstance(node, ActorNode) and node.ref is ref:
-            await node.stop(final=True)
+            with trio.CancelScope(shield=True):
+                await node.stop(final=True)
             node.supervisor.forget(node)
 
     def forget(self, node: ActorNode | Supervisor) -> None:

@@ -199,7 +199,7 @@ class Boss(Coordinator):
             "later": Later(),
             "who": Who(),
             "work": Work(msg.seconds),
-            "pass": msg,
+            "deep": Pass("work", msg.seconds),
         }
         return await self.below.ask(messages[msg.what])
 

@@ -118,6 +118,24 @@ async def test_defer_is_once_and_in_a_handler_only() -> None:
             behind(counter).defer()
 
 
+async def test_a_handler_that_defers_and_then_refuses_or_crashes_has_answered(
+    dispatch: str,
+) -> None:
+    class Torn(Leaf):
+        @handles(Later)
+        def later(self, msg: Later) -> None:
+            self.defer()
+            raise ConfigError("refused after all") if msg.who else ValueError("crashed after all")
+
+    async with open_system("t", dispatch=dispatch) as system:
+        torn = await system.spawn(Torn, name="torn")
+        with pytest.raises(ConfigError, match="refused after all"):
+            await torn.ask(Later("x"))
+        assert not torn.tokens
+        with pytest.raises(ActorCrashed, match="crashed after all"):
+            await torn.ask(Later())
+
+
 async def test_a_call_whose_handler_defers_gives_the_reply_up() -> None:
     async with open_system("t") as system:
         counter = await system.spawn(Counter, name="counter")

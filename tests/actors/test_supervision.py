@@ -338,6 +338,49 @@ async def test_a_stop_that_takes_too_long_cancels(dispatch: str, autojump_clock:
         assert len(behind(counter).abandoned_tokens) == 1
 
 
+async def test_a_stop_does_not_wait_for_whom_a_cancelled_operation_asked(
+    dispatch: str, autojump_clock: Any
+) -> None:
+    async with open_system("t", dispatch=dispatch) as system:
+        counter = await system.spawn(Counter, name="counter")
+        middle = await system.spawn(lambda: Boss(counter), name="middle", stop_timeout=3.0)
+        top = await system.spawn(lambda: Boss(middle), name="top", stop_timeout=2.0)
+        top.tell(Pass("deep", 1e6))
+        await trio.testing.wait_all_tasks_blocked()
+        await system.stop(top)
+        assert trio.current_time() == 2.0
+        await system.stop(middle)
+        assert trio.current_time() == 5.0
+
+
+async def test_a_spawn_that_is_cancelled_leaves_nothing(dispatch: str) -> None:
+    async with open_system("t", dispatch=dispatch) as system:
+        with trio.CancelScope() as scope:
+
+            class Slow(Counter):
+                def on_start(self) -> None:
+                    scope.cancel()
+                    raise ValueError("too late")
+
+            with pytest.raises(ActorCrashed):
+                await system.spawn(Slow, name="slow")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await system.spawn(Counter, name="cancelled")
+        assert scope.cancelled_caught
+        assert system.refs == {}
+        assert system.top.children == []
+
+
+async def test_a_wrong_supervisor_spec_leaves_nothing(dispatch: str) -> None:
+    async with open_system("t", dispatch=dispatch) as system:
+        child = ChildSpec(factory=Counter, name="same")
+        with pytest.raises(ConfigError, match="/s/same exists already"):
+            await system.start_children(SupervisorSpec(name="s", children=(child, child)))
+        assert system.refs == {}
+        assert str(system.tree()) == "/ (supervisor)"
+
+
 async def test_children_end_with_their_actor_and_crash_it(
     dispatch: str, autojump_clock: Any
 ) -> None:
