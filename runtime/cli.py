@@ -25,6 +25,7 @@ from ..components.policies import POLICIES
 from ..errors import BanyanError, ConfigError
 from ..telemetry import configure_telemetry
 from ..tiers.store_check import StoreReport, inspect
+from .bench_cli import bench
 from .config import CacheConfig, StoreConfig
 from .plots import plot_replay, require_plotting
 from .presets import capacities, load_model
@@ -47,6 +48,7 @@ app = App(
     help="An embeddable prefix cache for hybrid language models.",
     version=importlib.metadata.version("banyankv"),
 )
+app.command(bench)
 _ROOM = Group("Room", sort_key=1)
 _RUN = Group("Run", sort_key=2)
 _RESULTS = Group("Results", sort_key=3)

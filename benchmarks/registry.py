@@ -1,0 +1,25 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+
+from ..errors import ConfigError
+from .bench import Bench
+
+BUILT = ("turns", "hits", "evict")
+NOT_BUILT = {
+    "sessions": "named sessions do not exist yet",
+    "hosts": "the cache runs on trio only so far",
+}
+
+Measure = Callable[[Bench], Awaitable[None]]
+
+
+def load(name: str) -> Measure:
+    """Import one benchmark; raises `ConfigError` for a name that is none."""
+    if name not in BUILT:
+        raise ConfigError(f"no benchmark {name!r}: there is {', '.join((*BUILT, *NOT_BUILT))}")
+    measure: Measure = importlib.import_module(f"{__package__}.{name}").measure
+    return measure

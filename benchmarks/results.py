@@ -1,0 +1,118 @@
+"""What a benchmark run says: rows of figures with their spread, goals, and the machine."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from rich.table import Table
+
+Case = dict[str, str | int]
+"""What a row was measured on, such as `{"model": "FULL", "page": 16}`."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """One figure over the rounds of a run: the median, the least and the greatest."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Sum up the figures of the rounds; there is at least one."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return _number(self.median)
+        return f"{_number(self.median)} ({_number(self.low)}..{_number(self.high)})"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure of one benchmark. `unit` is part of what it means: µs, turns/s, bytes, ×."""
+
+    benchmark: str
+    case: Case
+    measure: str
+    unit: str
+    figure: Spread
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """One line of the table of goals; `value` and `met` are None where it was not measured."""
+
+    measure: str
+    value: float | None
+    goal: str
+    met: bool | None
+    case: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where the run was. `loop_us` is a fixed interpreter loop: it tells this machine's speeds apart."""
+
+    cpu: str
+    cores: int
+    python: str
+    torch: str
+    loop_us: Spread
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A whole run, as `--json` writes it."""
+
+    machine: Machine
+    rows: list[Row]
+    goals: list[Goal]
+    notes: list[str]
+
+
+def describe(case: Mapping[str, str | int]) -> str:
+    """Tell a case in words for a table."""
+    return ", ".join(
+        value if isinstance(value, str) else f"{name} {value:,}" for name, value in case.items()
+    )
+
+
+def lines(report: Report, width: int) -> Iterator[str]:
+    """Tell all rows in lines of at most `width` characters: benchmark, case, and its figures."""
+    benchmark = ""
+    for row, rows in itertools.groupby(
+        report.rows, lambda row: (row.benchmark, describe(row.case))
+    ):
+        if row[0] != benchmark:
+            benchmark = row[0]
+            yield f"\n{benchmark}"
+        yield f"  {row[1]}"
+        yield textwrap.fill(
+            "; ".join(map(_figure, rows)), width, initial_indent="    ", subsequent_indent="    "
+        )
+
+
+def _figure(row: Row) -> str:
+    words = f"{row.measure} {row.figure}"
+    return f"{words} {row.unit}" if row.unit else words
+
+
+def goal_table(goals: Sequence[Goal]) -> Table:
+    """Lay the goals out for people."""
+    table = Table("measure", "value", "goal", "met", title="goals", title_justify="left")
+    for goal in goals:
+        value = "not measured" if goal.value is None else _number(goal.value)
+        met = {None: "", True: "yes", False: "NO"}[goal.met]
+        table.add_row(
+            goal.measure, value + (f" [{goal.case}]" if goal.case else ""), goal.goal, met
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
