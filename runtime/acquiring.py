@@ -33,9 +33,11 @@ class LeaseBook(Protocol):
 
     def new_lease(self, msg: m.Acquire) -> LeaseRecord:
         """Register a lease."""
+        ...
 
     async def give_back(self, record: LeaseRecord, fence: int = 0) -> None:
         """Take a lease back with all it holds."""
+        ...
 
 
 class Acquiring:

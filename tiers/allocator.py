@@ -31,12 +31,14 @@ class PagePool(Protocol):
 
     def available(self) -> int:
         """Count the pages that `take` could give now."""
+        ...
 
     def take(self, count: int) -> PageList | None:
         """Give `count` pages to an owner; None, and nothing changed, when there are too few.
 
         Raises `ConfigError` for a negative count.
         """
+        ...
 
     def disown(self, pages: PageList) -> int:
         """Take pages from their owner and return how many; they are not free yet.
@@ -44,12 +46,15 @@ class PagePool(Protocol):
         Raises `IntegrityError`, with nothing changed, when they cannot all have an owner: what
         counts can tell, no more. Duplicates and pages of other pools show in `free_pages`.
         """
+        ...
 
     def put(self, pages: PageList) -> None:
         """Make disowned pages free."""
+        ...
 
     def free_pages(self) -> PageList:
         """List the free pages that belong to this pool now, in no order: for `check()`."""
+        ...
 
 
 class FixedPool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,11 +128,8 @@ class HostArena:
     def close(self) -> None:
         """Unregister the arena and let go of it; idempotent. No copy may be in flight."""
         if self._pinned:
-            import torch
-
             self._pinned = False
-            address = self._address()
-            _check_cuda(int(torch.cuda.cudart().cudaHostUnregister(address)), "unregister")
+            _check_cuda(int(_cudart().cudaHostUnregister(self._address())), "unregister")
         self._memory = None
         self._rows.clear()
         self._pages.clear()
@@ -219,8 +216,7 @@ class HostArena:
         if not torch.cuda.is_available():
             raise ConfigError("L2: there is no CUDA device to pin the arena for; use pin=False")
         torch.cuda.init()
-        result = torch.cuda.cudart().cudaHostRegister(self._address(), self.nbytes, 0)
-        _check_cuda(int(result), "register")
+        _check_cuda(int(_cudart().cudaHostRegister(self._address(), self.nbytes, 0)), "register")
         self._pinned = True
 
 
@@ -228,6 +224,14 @@ def pages_per_slab(slab_bytes: int, page_bytes: int) -> int:
     """Count the pages that every slab holds, wherever it starts on the page grid."""
     whole, rest = divmod(slab_bytes, page_bytes)
     return whole - 1 if rest else whole
+
+
+def _cudart() -> Any:
+    """Answer torch's CUDA runtime, which it does not annotate."""
+    import torch
+
+    runtime: Any = torch.cuda.cudart()
+    return runtime
 
 
 def _check_cuda(code: int, verb: str) -> None:

@@ -18,12 +18,15 @@ class Fences(Protocol):
 
     def record(self, stream: int = 0) -> int:
         """Mark the end of what is enqueued on `stream` now; 0 means the thread's current stream."""
+        ...
 
     def passed(self, fence: int) -> bool:
         """Tell, without waiting, whether the device has done everything before `fence`."""
+        ...
 
     def wait(self, fence: int) -> None:
         """Block this thread until `fence` has passed: for worker threads only."""
+        ...
 
 
 class NoFences:
