@@ -80,7 +80,6 @@ class Acquiring:
             if pending.device < 0:
                 await self._first_look(pending, plan)
             if self._worth_a_search(pending, plan):
-                pending.searched = True
                 pending.ops = {await self._storing.find(pending, plan)}
                 return None
             record, missing, joins = await self._lock(msg, plan)
@@ -183,7 +182,13 @@ class Acquiring:
         l1 = min(max(pending.device, 0), length)
         l2 = min(max(pending.host, 0), length) - l1
         pending.record = None
-        return m.Acquired(record.id, length, record.full, (l1, l2, length - l1 - l2), tuple(tables))
+        return m.Acquired(
+            record.id,
+            length,
+            max(record.full, pending.full),
+            (l1, l2, length - l1 - l2),
+            tuple(tables),
+        )
 
     async def fail(self, pending: PendingAcquire) -> None:
         """Let go of what a failed arrival was to complete; what L1 has must do."""

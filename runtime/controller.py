@@ -89,7 +89,8 @@ class HybridCacheController(Coordinator):
             t.StoreItem(name, chains[index], start, end, b"")
             for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
         )
-        self._report(m.Found(msg.op, endpoint, items))
+        full = self._endpoints.full_reach(present, msg.full)
+        self._report(m.Found(msg.op, endpoint, full, items))
 
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
         return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)

@@ -64,6 +64,15 @@ class Endpoints:
                 return end
         return 0
 
+    def full_reach(self, present: Mapping[str, frozenset[int]], full: int) -> int:
+        """Answer how far FULL reaches without a hole: by the tiers above, then by the store."""
+        index = full // self.chunk
+        base = next(rule.name for rule in self._rules if rule.base)
+        have = present.get(base, frozenset())
+        while index in have:
+            index += 1
+        return max(full, index * self.chunk)
+
     def _legal(
         self, rule: TreeComponent, present: frozenset[int] | None, end: int, full: int
     ) -> bool:

@@ -205,10 +205,14 @@ class Find(Message, frozen=True):
 
 
 class Found(Message, frozen=True):
-    """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty."""
+    """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty.
+
+    `full` is how far FULL reaches with what the store has.
+    """
 
     op: int
     endpoint: int
+    full: int
     items: tuple[StoreItem, ...] = ()
 
 

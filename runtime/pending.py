@@ -12,13 +12,14 @@ from .messages import Acquire, Extend
 class PendingAcquire:
     """An acquire on its way: what it has seen so far, and the operations it waits for.
 
-    `device` and `host` are the boundaries at its first look; `searched` says that the store was
-    asked, `settle_for_device` that lower tiers are no longer worth waiting for. `started` is when it
-    came (ns) where its `trace` is sampled.
+    `device` and `host` are the boundaries at its first look; `searched` says that the store was asked
+    for it, `full` how far FULL reaches there; `settle_for_device` that lower tiers are no longer worth
+    waiting for. `started` is when it came (ns) where its `trace` is sampled.
     """
 
     __slots__ = (
         "device",
+        "full",
         "host",
         "msg",
         "ops",
@@ -41,6 +42,7 @@ class PendingAcquire:
         self.settle_for_device = False
         self.device = -1
         self.host = -1
+        self.full = 0
 
 
 class RoomWaiter:

@@ -118,7 +118,7 @@ class Storing:
     async def find(self, pending: PendingAcquire, plan: Plan) -> int:
         """Ask the store how far it could lift the reuse; answer the operation to wait for.
 
-        A second wish for the same chunk joins the first.
+        A second wish for the same chunk joins the first, and may ask for itself what lies beyond.
         """
         chunk = self._parts.chunk
         first = min(plan.full, plan.boundary) // chunk * chunk
@@ -127,6 +127,8 @@ class Storing:
         operation = self._finds.get(key)
         if operation is None:
             operation = self._finds[key] = self._transfers.begin("prefetch", Tier.L2)
+            operation.asker = pending
+            pending.searched = True
             limit = reusable_tokens(tokens, self._parts.page)
             await self._parts.below.ask(
                 m.Find(
@@ -143,6 +145,8 @@ class Storing:
     async def found(self, msg: m.Found) -> Operation | None:
         """Allocate L2 for what was found and start the fetch; answer the operation if it ends here."""
         operation = self._transfers.operations[msg.op]
+        if operation.asker is not None:
+            operation.asker.full = msg.full
         if not msg.endpoint:
             return self._ended(operation, "absent")
         if not operation.waiting:

@@ -24,9 +24,9 @@ _BATCH_NODES = 64
 
 
 class Operation:
-    """One transfer: what it is for, who waits for it, and the fence of the work it must follow."""
+    """One transfer: what it is for, who asked for it and who waits, and the bytes it moves."""
 
-    __slots__ = ("id", "kind", "moved", "nodes", "pages", "started", "target", "waiting")
+    __slots__ = ("asker", "id", "kind", "moved", "nodes", "pages", "started", "target", "waiting")
 
     def __init__(self, id: int, kind: str, target: Tier, started: int) -> None:
         self.id = id
@@ -36,6 +36,7 @@ class Operation:
         self.target = target
         self.nodes: tuple[int, ...] = ()
         self.moved = 0
+        self.asker: PendingAcquire | None = None
         self.waiting: list[PendingAcquire] = []
 
 
