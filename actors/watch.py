@@ -88,9 +88,7 @@ class Watch:
         try:
             action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
             if action is not None and action.what is FaultKind.DELAY:
-                raise WouldWait(  # noqa: TRY301 - recorded like any refusal
-                    f"{cell.path} cannot answer now: the fault plan delays it"
-                )
+                raise WouldWait(f"{cell.path} cannot answer now: the fault plan delays it")
             self._lost(cell, msg, action, trace, math.inf)
             answer = self._handle(
                 cell, msg, trace=trace, deadline=deadline, sender=sender, action=action
