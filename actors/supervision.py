@@ -341,11 +341,12 @@ class Supervisor:
         self.children.append(child)
         try:
             cause = await child.start()
-            if cause is not None:
-                raise cause
         except BaseException:
             self.forget(child)
             raise
+        if cause is not None:
+            self.forget(child)
+            raise cause
 
     def forget(self, child: ActorNode | Supervisor) -> None:
         """Let a child go that has ended for good."""
