@@ -172,6 +172,8 @@ class CoverageActor(Leaf):
         record = anchor
         for start, end in reversed(self.component.need(anchor.end)):
             low_page, high_page = start // page * page, min(-(-end // page) * page, position)
+            if low_page >= high_page:  # all its pages are those of the range above
+                continue
             parts.append(_NO_PAGE * ((position - high_page) // page))
             while record.start >= high_page:
                 record = record.above()

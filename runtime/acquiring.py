@@ -35,7 +35,7 @@ class LeaseBook(Protocol):
         """Register a lease."""
         ...
 
-    async def give_back(self, record: LeaseRecord, fence: int = 0) -> None:
+    async def give_back(self, record: LeaseRecord) -> None:
         """Take a lease back with all it holds."""
         ...
 

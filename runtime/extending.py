@@ -35,7 +35,7 @@ class Extending:
         """
         if msg.count < 1:
             raise ConfigError(f"extend needs at least one token, not {msg.count}")
-        await self.advance(record, record.extent, msg.fence)
+        await self.advance(record, record.extent)
         if not self.waiters:
             extended = await self._extend(record, msg.count)
             if isinstance(extended, m.Extended):
@@ -118,7 +118,7 @@ class Extending:
                 want.append((share.part.name, 1))
         return tuple(want)
 
-    async def advance(self, record: LeaseRecord, computed: int, fence: int) -> None:
+    async def advance(self, record: LeaseRecord, computed: int) -> None:
         """Note how far the engine has come, and let windows go that have been passed."""
         record.computed = max(record.computed, computed)
         page = self._parts.page
@@ -141,7 +141,7 @@ class Extending:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         if free:
-            await self._room.give_back(Tier.L1, free, fence)
+            await self._room.give_back(Tier.L1, free)
 
     async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
         """Find the pool that is shortest for this request."""

@@ -145,7 +145,7 @@ class Lease:
         """
         self._alive()
         slot: int = await self._cache.ask(
-            m.Snapshot(self._id, component, at, stream or 0, self._cache.fence(stream)),
+            m.Snapshot(self._id, component, at, stream or 0),
             trace=self._request.trace,
         )
         if slot < 0:
@@ -156,7 +156,9 @@ class Lease:
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
         self._alive()
-        extent: int = await self._cache.ask(m.Trim(self._id, count, self._cache.fence(stream)))
+        extent: int = await self._cache.ask(
+            m.Trim(self._id, count, self._cache.fence(stream)), trace=self._request.trace
+        )
         page = self._cache.page_size
         surplus = -(-self.extent // page) - -(-extent // page)
         for table in self._tables:

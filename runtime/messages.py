@@ -80,7 +80,6 @@ class Snapshot(Message, frozen=True):
     component: str
     at: int
     stream: int = 0
-    fence: int = 0
 
 
 class Trim(Message, frozen=True):

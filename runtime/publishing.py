@@ -63,7 +63,7 @@ class Publishing:
                 )
             )
         nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
-        return await self._adopt(record, nodes, ends, len(grown.path), msg.fence)
+        return await self._adopt(record, nodes, ends, len(grown.path))
 
     async def _walk(self, record: LeaseRecord, upto: int) -> tuple[c.Walked, int]:
         """Follow the tokens below the anchor; shorten where a node is arriving on L1."""
@@ -111,7 +111,6 @@ class Publishing:
         nodes: tuple[int, ...],
         ends: tuple[int, ...],
         grown: int,
-        fence: int,
     ) -> Result:
         """Let every component take its share over."""
         now = self._parts.tick()
@@ -144,7 +143,7 @@ class Publishing:
             free.append((share.part, adopted.free, 0))
             patches += [(share.part.index, at, pages) for at, pages in adopted.patches]
             attached.update(dict.fromkeys(adopted.attached))
-        await self._room.give_back(Tier.L1, free, fence)
+        await self._room.give_back(Tier.L1, free)
         record.anchor, record.published = nodes[-1], upto
         return Result(
             m.Published(upto, tuple(patches), self._windows(record, upto)), tuple(attached)

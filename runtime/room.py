@@ -25,6 +25,7 @@ class Room:
     def __init__(self, parts: Parts, report: Reporter) -> None:
         self._parts = parts
         self._report = report
+        self._fence = 0
         zero = [0] * len(parts.all)
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)
@@ -147,13 +148,26 @@ class Room:
         if batch is None:
             await mine.give_back()
 
-    async def give_back(self, tier: Tier, items: list[tuple[Part, bytes, int]], fence: int) -> None:
-        """Free pages on a tier: at once, or under an operation when it is over."""
+    @property
+    def fence(self) -> int:
+        """The latest point of the engine's work that was captured: what is freed now comes after it."""
+        return self._fence
+
+    def captured(self, fence: int) -> None:
+        """Note a point of the engine's work; fences only grow."""
+        self._fence = max(self._fence, fence)
+
+    async def give_back(self, tier: Tier, items: list[tuple[Part, bytes, int]]) -> None:
+        """Free pages on a tier: at once, or under an operation when it is over.
+
+        L1 pages get a new owner only when the device has passed all that the engine had enqueued.
+        """
         free = tuple((part.name, pages, op) for part, pages, op in items if pages)
         for part, pages, op in items:
             if op:
                 self.expected[tier][part.index] += len(pages) // PAGE
         if free:
+            fence = self._fence if tier == Tier.L1 else 0
             await self._parts.tiers[tier].ask(t.Free(free, fence))
 
     async def over(self, op: int) -> None:
@@ -193,4 +207,4 @@ class _Batch:
         """Hand everything to its tier."""
         for tier, items in self._items.items():
             if items:
-                await self._room.give_back(tier, items, 0)
+                await self._room.give_back(tier, items)

@@ -241,7 +241,7 @@ class Storing:
 
     async def _give_back(self, items: list[t.StoreItem]) -> None:
         free = [(self._parts.by_name[item.component], item.pages, 0) for item in items]
-        await self._room.give_back(Tier.L2, free, 0)
+        await self._room.give_back(Tier.L2, free)
 
     async def _graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
         """Adopt fetched pages on L2, from the first fetched token to the endpoint."""
@@ -289,7 +289,7 @@ class Storing:
                     now=now,
                 )
             )
-            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)], 0)
+            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)])
         return True
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:

@@ -60,7 +60,6 @@ class Transfers:
         self.promoted = [0] * len(parts.all)
         self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
         self.skipped_backups = 0
-        self.fence = 0
 
     def begin(self, kind: str, target: Tier) -> Operation:
         """Register a new operation."""
@@ -106,7 +105,7 @@ class Transfers:
             for move in moves
         )
         await self._parts.below.ask(
-            m.Transfer(operation.id, source, target, tuple(moves), self.fence)
+            m.Transfer(operation.id, source, target, tuple(moves), self._room.fence)
         )
 
     # -- L1 to L2 -----------------------------------------------------------------------------------
@@ -213,9 +212,9 @@ class Transfers:
         """End the marks of an operation and free what was waiting for its end."""
         for part in self._parts.all:
             freed: c.Freed = await part.ref.ask(c.Moved(operation.id, ok))
-            await self._room.give_back(operation.target, [(part, freed.free, 0)], 0)
+            await self._room.give_back(operation.target, [(part, freed.free, 0)])
             for tier, pages in freed.late:
-                await self._room.give_back(Tier(tier), [(part, pages, 0)], 0)
+                await self._room.give_back(Tier(tier), [(part, pages, 0)])
         await self._room.over(operation.id)
 
     async def _cut_off(self, operation: Operation) -> None:

@@ -149,6 +149,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Extend)
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
+        self._room.captured(msg.fence)
         record = self._lease(msg.lease)
         patience = self._room_timeout if msg.patience < 0 else msg.patience
         extended = await self._extending.begin(record, msg, patience)
@@ -193,6 +194,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
+        self._room.captured(msg.fence)
         record = self._lease(msg.lease)
         extent = record.extent - msg.count
         floor = max(record.published, record.computed)
@@ -209,13 +211,14 @@ class UnifiedRadixCache(Coordinator):
                 free.append((share.part, bytes(share.own[-surplus:]), 0))
                 del share.own[-surplus:]
         record.extent = extent
-        await self._room.give_back(Tier.L1, free, msg.fence)
+        await self._room.give_back(Tier.L1, free)
         await self._extending.serve()
         return extent
 
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
+        self._room.captured(msg.fence)
         record = self._lease(msg.lease)
         known = record.known + len(msg.appended) // TOKEN
         if not 0 <= msg.upto <= record.extent:
@@ -244,14 +247,15 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
+        self._room.captured(msg.fence)
         record = self._leases.pop(msg.lease, None)
         if record is None:
             return False
-        await self.give_back(record, msg.fence)
+        await self.give_back(record)
         await self._extending.serve()
         return True
 
-    async def give_back(self, record: LeaseRecord, fence: int = 0) -> None:
+    async def give_back(self, record: LeaseRecord) -> None:
         """Unlock and free all that a record holds; it is no lease any more."""
         self._leases.pop(record.id, None)
         free: list[tuple[Any, bytes, int]] = []
@@ -265,7 +269,7 @@ class UnifiedRadixCache(Coordinator):
                 free.append((share.part, share.slot, 0))
             free += [(share.part, slot, 0) for _, slot in share.kept]
         if free:
-            await self._room.give_back(Tier.L1, free, fence)
+            await self._room.give_back(Tier.L1, free)
 
     # -- askers that left -----------------------------------------------------------------------------
 

@@ -87,8 +87,7 @@ class CudaCopyEngine(BatchRunner):
     ) -> None:
         with torch.cuda.stream(lane.stream):
             try:
-                event = self._fences.event(fence)
-                if event is not None:
+                for event in self._fences.events(fence):
                     lane.stream.wait_event(event)
                 if src is Tier.L1:
                     self._down(groups, lane)

@@ -21,7 +21,7 @@ class Fences(Protocol):
         ...
 
     def passed(self, fence: int) -> bool:
-        """Tell, without waiting, whether the device has done everything before `fence`."""
+        """Tell, without waiting, whether the device has done everything recorded up to `fence`."""
         ...
 
     def wait(self, fence: int) -> None:
@@ -45,9 +45,10 @@ class NoFences:
 
 
 class FenceTable:
-    """The fences of one CUDA device, events by number; a forgotten fence has passed.
+    """The fences of one CUDA device. A fence stands for all that was recorded up to it, on any stream.
 
-    Used from the engine's thread; `wait` and `event` also from worker threads. Events block
+    So the latest fence is enough to know that nothing the engine has enqueued so far still touches
+    a page. Used from the engine's thread; `wait` and `events` also from worker threads. Events block
     instead of spinning, so that a waiting thread costs no CPU.
     """
 
@@ -75,23 +76,22 @@ class FenceTable:
 
     def passed(self, fence: int) -> bool:
         """See `Fences`."""
-        event = self._events.get(fence)
-        if event is None:
-            return True
-        if not event.query():
-            return False
-        self._events.pop(fence, None)
+        for number, event in list(self._events.items()):
+            if number > fence:
+                break
+            if not event.query():
+                return False
+            self._events.pop(number, None)
         return True
 
     def wait(self, fence: int) -> None:
         """See `Fences`."""
-        event = self._events.get(fence)
-        if event is not None:
+        for event in self.events(fence):
             event.synchronize()
 
-    def event(self, fence: int) -> torch.cuda.Event | None:
-        """Return the event of `fence` for a stream to wait for; None when it has passed."""
-        return self._events.get(fence)
+    def events(self, fence: int) -> list[torch.cuda.Event]:
+        """Return the events that a stream must wait for to be behind `fence`."""
+        return [event for number, event in list(self._events.items()) if number <= fence]
 
 
 def cuda_stream(device: torch.device, handle: int) -> torch.cuda.Stream:
