@@ -26,7 +26,7 @@ def bench(
     peers: Annotated[Path | None, Parameter(group=_HOW)] = None,
     rounds: Annotated[int, Parameter(group=_HOW)] = 5,
     gate: Annotated[float, Parameter(group=_HOW)] = 0.0,
-    turns: Annotated[int, Parameter(group=_HOW)] = 200_000,
+    turns: Annotated[int, Parameter(group=_HOW)] = 1_000_000,
     tiny: Annotated[bool, Parameter(group=_HOW, negative="")] = False,
     json: Annotated[Path | None, Parameter(group=_RESULTS)] = None,
     plot: Annotated[Path | None, Parameter(group=_RESULTS)] = None,
@@ -74,7 +74,11 @@ def bench(
     console = Console()
     subject = Bench(settings, Peers(peers, gate) if peers else None)
     with console.status("") as status:
-        report = trio.run(run, subject, names, lambda name: status.update(f"measuring {name}"))
+
+        def tell(name: str) -> None:
+            status.update(f"measuring {name}")
+
+        report = trio.run(run, subject, names, tell)
     _show(console, report)
     if json is not None:
         _write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")

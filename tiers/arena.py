@@ -230,8 +230,7 @@ def _cudart() -> Any:
     """Answer torch's CUDA runtime, which it does not annotate."""
     import torch
 
-    runtime: Any = torch.cuda.cudart()
-    return runtime
+    return torch.cuda.cudart()  # pyright: ignore[reportUnknownVariableType]
 
 
 def _check_cuda(code: int, verb: str) -> None:
