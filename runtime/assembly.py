@@ -200,8 +200,8 @@ async def assemble(
 
 
 async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
-    """Start an actor that is never restarted on its own: see `docs/design.md`, state after a crash."""
-    return await system.spawn(actor, name=name)
+    """Start an actor whose crash closes the system: permanent, where no restart is allowed."""
+    return await system.spawn(lambda: actor, name=name)
 
 
 def _store_tier(store: Store, config: CacheConfig, arena: HostArena) -> Actor:
