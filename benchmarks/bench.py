@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5
     gate: float = 0.0
-    turns: int = 200_000
+    turns: int = 1_000_000
     tiny: bool = False
 
 
@@ -48,6 +48,12 @@ class Bench:
     def row(self, case: Case, measure: str, unit: str, figure: Spread) -> None:
         """Report one figure."""
         self.rows.append(Row(self.name, case, measure, unit, figure))
+
+    def compare(self, case: Case, samples: Samples, name: str, floor: str) -> None:
+        """Report one contender's µs, its floor's, and their ratio."""
+        self.row(case, "ours", "µs", samples.spread(name, "µs"))
+        self.row(case, "floor", "µs", samples.spread(floor, "µs"))
+        self.row(case, "÷ floor", "×", samples.ratio("µs", name, floor))
 
     def note(self, text: str) -> None:
         """Say in words what a figure cannot."""

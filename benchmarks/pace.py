@@ -20,6 +20,7 @@ Figures = dict[str, float]
 Contender = Callable[[], Awaitable[Figures]]
 
 _LOOP = 20_000
+_LOOPS = 5
 _TRIES = 3
 _ENOUGH = 3
 
@@ -34,6 +35,38 @@ def loop_us() -> float:
             total += number
         times.append(time.perf_counter_ns() - started)
     return statistics.median(times) / 1e3
+
+
+async def median_us(times: int, step: Callable[[], Awaitable[object]]) -> float:
+    """Time an async step, each call by itself; the median in µs."""
+    now, taken = time.perf_counter_ns, []
+    for _ in range(times):
+        started = now()
+        await step()
+        taken.append(now() - started)
+    return statistics.median(taken) / 1e3
+
+
+def plain_us(times: int, step: Callable[[], object]) -> float:
+    """Time a short plain step, a loop of calls at once; the median of several loops, in µs a call."""
+    now, taken = time.perf_counter_ns, []
+    for _ in range(_LOOPS):
+        started = now()
+        for _ in range(times):
+            step()
+        taken.append((now() - started) / times)
+    return statistics.median(taken) / 1e3
+
+
+async def async_us(times: int, step: Callable[[], Awaitable[object]]) -> float:
+    """Time a short async step as `plain_us` does a plain one."""
+    now, taken = time.perf_counter_ns, []
+    for _ in range(_LOOPS):
+        started = now()
+        for _ in range(times):
+            await step()
+        taken.append((now() - started) / times)
+    return statistics.median(taken) / 1e3
 
 
 class Samples:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,8 @@ class Peers:
         done = await trio.run_process(
             [*command, "--gate", str(self._gate)],
             env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_stdout=True,
+            capture_stderr=True,
             check=False,
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith(b"{")]

@@ -8,7 +8,20 @@ from collections.abc import Awaitable, Callable
 from ..errors import ConfigError
 from .bench import Bench
 
-BUILT = ("turns", "hits", "evict")
+BUILT = (
+    "turns",
+    "hits",
+    "misses",
+    "evict",
+    "publish",
+    "batch",
+    "alloc",
+    "store",
+    "copies",
+    "actors",
+    "telemetry",
+    "memory",
+)
 NOT_BUILT = {
     "sessions": "named sessions do not exist yet",
     "hosts": "the cache runs on trio only so far",
