@@ -1,0 +1,1 @@
+"""Tests of the tree, the component contract, eviction and presence."""

@@ -1,0 +1,148 @@
+"""The component suite for every rule that comes with the library, and for a fifth made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from banyankv.actors import open_system
+from banyankv.components import messages as m
+from banyankv.components.chunked import ChunkedComponent
+from banyankv.components.component import ComponentActor
+from banyankv.components.contract import Ranges, TreeComponent
+from banyankv.components.full import FullComponent
+from banyankv.components.mamba import MambaComponent
+from banyankv.components.swa import SWAComponent
+from banyankv.components.tree import UnifiedTreeCore
+from banyankv.spec import Tier
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .component_suite import ACTOR_LAWS, RULE_LAWS, Rule
+from .world import pack
+
+
+class SinkComponent(TreeComponent):
+    """Need the first three tokens and the last `window`, as attention sinks do."""
+
+    def need(self, boundary: int) -> Ranges:
+        start = boundary - self.window
+        return ((0, boundary),) if start <= 3 else ((0, 3), (start, boundary))
+
+
+RULES: dict[str, Rule] = {
+    "full": lambda page: FullComponent("full", page),
+    **{f"swa{w}": lambda page, w=w: SWAComponent("swa", page, w) for w in (1, 3, 8, 17)},
+    **{f"chunked{c}": lambda page, c=c: ChunkedComponent("chunked", page, c) for c in (3, 8)},
+    "mamba": lambda page: MambaComponent("mamba", page),
+    **{f"sink{w}": lambda page, w=w: SinkComponent("sink", page, w) for w in (2, 9)},
+}
+
+over_rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+
+
+@over_rules
+@pytest.mark.parametrize("law", RULE_LAWS)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_rule_obeys(law: Any, rule: Rule, data: st.DataObject) -> None:
+    law(rule, data.draw)
+
+
+@over_rules
+@pytest.mark.parametrize("law", ACTOR_LAWS)
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_actor_obeys(law: Any, rule: Rule, data: st.DataObject) -> None:
+    law(rule, data.draw)
+
+
+@pytest.mark.parametrize(
+    ("rule", "boundary", "ranges"),
+    [
+        ("full", 7, ((0, 7),)),
+        ("swa8", 7, ((0, 7),)),
+        ("swa8", 9, ((1, 9),)),
+        ("chunked8", 15, ((8, 15),)),
+        ("chunked8", 16, ()),
+        ("mamba", 7, ()),
+        ("sink9", 12, ((0, 12),)),
+        ("sink9", 14, ((0, 3), (5, 14))),
+    ],
+)
+def test_needs_by_example(rule: str, boundary: int, ranges: Ranges) -> None:
+    assert RULES[rule](1).need(boundary) == ranges
+
+
+def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
+    actor = ComponentActor(SinkComponent("sink", 8, 4))
+    adopt(actor, 8, pack([5]))
+    locked = actor.lock(m.Lock(1, 1))
+    assert (locked.start, locked.pages) == (0, pack([5]))
+    (record,) = actor.views(m.Records())
+    assert record.lock == 1
+    actor.unlock(m.Unlock(locked.receipts))
+    assert actor.evict(m.Evict(Tier.L1, 1)).free == pack([5])
+
+
+def test_pages_that_no_range_needs_are_marked() -> None:
+    actor = ComponentActor(SinkComponent("sink", 2, 4))
+    adopt(actor, 14, pack(range(1, 8)))
+    locked = actor.lock(m.Lock(1, 1))  # needs [0, 3) and [10, 14)
+    assert (locked.start, locked.pages) == (0, pack([1, 2, -1, -1, -1, 6, 7]))
+
+
+def adopt(actor: ComponentActor, end: int, pages: bytes) -> None:
+    actor.adopt(
+        m.Adopt(
+            tier=Tier.L1,
+            parent=m.ROOT,
+            path=(1,),
+            ends=(end,),
+            grown=1,
+            own=0,
+            pages=pages,
+            states=(),
+            held=(),
+            relock=False,
+            now=1,
+        )
+    )
+
+
+async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -> None:
+    async with open_system("components", dispatch=dispatch) as system:
+        tree = await system.spawn(lambda: UnifiedTreeCore(2), name="tree")
+        swa = await system.spawn(
+            lambda: ComponentActor(SWAComponent("swa", 2, 4)), name="swa"
+        )
+        key = bytes(range(48))
+        grown = await tree.ask(m.Insert(b"", key, m.ROOT))
+        assert grown == m.Grown((1,), (12,))
+        await swa.ask(
+            m.Adopt(
+                tier=Tier.L1,
+                parent=m.ROOT,
+                path=grown.path,
+                ends=grown.ends,
+                grown=1,
+                own=0,
+                pages=pack(range(1, 7)),
+                states=(),
+                held=(),
+                relock=False,
+                now=1,
+            )
+        )
+        upper = await tree.ask(m.Split(1, 8))
+        await swa.ask(m.SplitDone(1, upper, 8))
+        walked = await tree.ask(m.Walk(b"", key[:40]))
+        assert walked == m.Walked((upper, 1), (8, 10), partial=True)
+        reach = m.Reach(walked.path, walked.ends, 12, walked.partial, host=False)
+        assert await swa.ask(reach) == m.Reached(10, resident=True, hole=0)
+        locked = await swa.ask(m.Lock(1, 2))
+        assert (locked.start, locked.pages) == (8, pack([5, 6]))
+        freed = await swa.ask(m.Evict(Tier.L1, 100))
+        assert (freed.free, freed.nodes) == (pack([1, 2, 3, 4]), (upper,))
+        await swa.ask(m.Unlock(locked.receipts))
+        assert await swa.ask(m.Ledger()) == (m.Held(2, 0, 1), m.Held(0, 0, 0))
