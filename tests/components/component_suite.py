@@ -250,10 +250,9 @@ def a_split_node_is_as_two_nodes_always_were(rule: Rule, draw: Draw) -> None:
         # A snapshot's node ends where it stands: there it is cut in both.
         stands = draw(st.sets(st.integers(1, len(prompt)), max_size=2))
         cut.publish(prompt, own, stands, {at})
-        if late.uses and draw(st.booleans()):
-            late.backup(prompt)
-            cut.backup(prompt)
         late.publish(prompt, own, stands)
+        if draw(st.booleans()):
+            assert cut.backup(prompt) == late.backup(prompt)
     borders = sorted(node.prefix for node in cut.nodes().values())
     for border in draw(st.permutations(borders)):
         late.boundary(border)
