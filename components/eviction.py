@@ -19,7 +19,8 @@ from typing import Any
 from .policies import Key
 from .records import Payload, Record
 
-_Entry = tuple[Any, int, int, Record, Payload]
+_Entry = tuple[Any, int, int, int, Record, Payload]
+"""Key, position, id, a running number (a record may come back with another payload), and the two."""
 
 _CLEAN_FROM = 64
 _MOVED_A_STEP = 4
@@ -28,7 +29,7 @@ _MOVED_A_STEP = 4
 class EvictionIndex:
     """Order the payloads that may go. Among equal keys the shallower goes first, then the older id."""
 
-    __slots__ = ("_heap", "_key", "_old", "_stale", "_tier")
+    __slots__ = ("_added", "_heap", "_key", "_old", "_stale", "_tier")
 
     def __init__(self, tier: int, key: Key) -> None:
         self._tier = tier
@@ -36,6 +37,7 @@ class EvictionIndex:
         self._heap: list[_Entry] = []
         self._old: list[_Entry] = []
         self._stale = 0
+        self._added = 0
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._old)
@@ -43,7 +45,11 @@ class EvictionIndex:
     def add(self, record: Record, payload: Payload) -> None:
         """Queue a payload that has become evictable; the caller has seen that it is not queued."""
         payload.queued = True
-        heappush(self._heap, (self._key(record), record.end, record.id, record, payload))
+        self._push(self._key(record), record, payload)
+
+    def _push(self, key: Any, record: Record, payload: Payload) -> None:
+        self._added += 1
+        heappush(self._heap, (key, record.end, record.id, self._added, record, payload))
 
     def gone(self) -> None:
         """Note that a queued payload left its node without having been drained."""
@@ -53,7 +59,7 @@ class EvictionIndex:
         for _ in range(min(_MOVED_A_STEP, len(self._old))):
             # The last element of a heap's list can go without disturbing the others' order.
             entry = self._old.pop()
-            if entry[3].at[self._tier] is entry[4]:
+            if entry[4].at[self._tier] is entry[5]:
                 heappush(self._heap, entry)
 
     def drain(self) -> Iterator[tuple[Record, Payload]]:
@@ -65,13 +71,13 @@ class EvictionIndex:
         tier = self._tier
         while self._heap or self._old:
             from_old = not self._heap or (self._old and self._old[0][:3] < self._heap[0][:3])
-            key, _, _, record, payload = heappop(self._old if from_old else self._heap)
+            key, _, _, _, record, payload = heappop(self._old if from_old else self._heap)
             if record.at[tier] is not payload:
                 self._stale = max(0, self._stale - 1)
                 continue
             current = self._key(record)
             if current > key:
-                heappush(self._heap, (current, record.end, record.id, record, payload))
+                self._push(current, record, payload)
                 continue
             payload.queued = False
             yield record, payload
