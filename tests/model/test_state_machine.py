@@ -46,6 +46,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.thread: TrioThread | None = None
+        self.broken = False
         self.history: list[tuple[int, ...]] = [(0,) * 6]
 
     @initialize(
@@ -79,7 +80,11 @@ class Machine(RuleBasedStateMachine):
             return await result if hasattr(result, "__await__") else result
 
         assert self.thread is not None
-        return self.thread.call(run)
+        try:
+            return self.thread.call(run)
+        except BaseException:
+            self.broken = True
+            raise
 
     def prompt(self, base: int, cut: int, tail: list[int]) -> tuple[int, ...]:
         """A prompt that shares a beginning with something that was asked before."""
@@ -211,7 +216,8 @@ class Machine(RuleBasedStateMachine):
         if self.thread is None:
             return
         try:
-            self.do(self.bench.finish)
+            if not self.broken:  # else the step that failed is what there is to say
+                self.do(self.bench.finish)
         finally:
             self.do(self.bench.close)
             self.thread.join()
