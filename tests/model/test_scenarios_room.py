@@ -133,27 +133,31 @@ async def test_locked_childless_node_is_treated_as_an_inner_one() -> None:
 
 
 async def test_waiting_for_room_is_first_come_first_served() -> None:
-    """A small request behind a large one does not overtake it."""
+    """A small request behind a large one does not overtake it, though its page is free."""
     async with bench_of(config_of(model_of(2), 8)) as bench:
-        holder = await bench.start(PROMPT)
-        waiters = [await bench.acquire(NOBODY, (200 + k, *range(8))) for k in range(2)]
+        holder = await bench.start(PROMPT[:14])
+        first, second = [await bench.acquire(NOBODY, (200 + k, *range(15))) for k in range(2)]
+        assert first is not None
+        assert second is not None
         order: list[int] = []
 
-        async def wait(turn: Turn | None, index: int, count: int) -> None:
-            assert turn is not None
+        async def wait(turn: Turn, count: int) -> None:
             await turn.lease.extend(count)
-            order.append(index)
+            order.append(count)
 
         async with trio.open_nursery() as nursery:
-            for index, count in ((0, 8), (1, 1)):
-                nursery.start_soon(wait, waiters[index], index, count)
+            for turn, count in ((first, 16), (second, 1)):
+                nursery.start_soon(wait, turn, count)
                 await trio.testing.wait_all_tasks_blocked()
+            assert not order
             await bench.release(holder)
-        assert order == [0, 1]
-        for turn in waiters:
-            assert turn is not None
-            turn.compute()
-            await bench.release(turn)
+            await trio.testing.wait_all_tasks_blocked()
+            assert order == [16]
+            first.compute()
+            await bench.release(first)
+        assert order == [16, 1]
+        second.compute()
+        await bench.release(second)
 
 
 async def test_no_capacity_says_what_is_missing() -> None:
