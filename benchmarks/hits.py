@@ -51,15 +51,14 @@ async def measure(bench: Bench) -> None:
 
 
 async def _measure(bench: Bench, model: str, nodes: int) -> None:
-    lengths = LENGTHS[:1] if bench.tiny else LENGTHS
-    room = nodes * PAGE + 2 * (max(lengths) + sum(lengths))
+    room = nodes * PAGE + 2 * (max(LENGTHS) + sum(LENGTHS))
     config = models.configure(model, PAGE, room, states=nodes + 64)
     async with open_cache(config) as cache:
         forest = Forest(cache, PAGE, states=models.has_states(model))
-        await forest.fill(nodes - max(lengths) // SHORT_EDGE - len(lengths))
-        chain = await forest.chain(max(lengths))
-        hits = [Hit(forest, "short", chain[: length * 4], length) for length in lengths]
-        hits += [Hit(forest, "long", await forest.edge(length), length) for length in lengths]
+        await forest.fill(nodes - max(LENGTHS) // SHORT_EDGE - len(LENGTHS))
+        chain = await forest.chain(max(LENGTHS))
+        hits = [Hit(forest, "short", chain[: length * 4], length) for length in LENGTHS]
+        hits += [Hit(forest, "long", await forest.edge(length), length) for length in LENGTHS]
         components = models.paged(model)
         ours = partial(_ours, cache, components, hits, bench.scale(300, 5))
         contenders: dict[str, Contender] = {

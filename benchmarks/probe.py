@@ -55,7 +55,10 @@ _LOOK_EVERY = 16
 """Turns between two looks at the memory."""
 
 _STRETCH = 20
-"""The stretch before a moment is the run's twentieth; so often is the loop timed in it."""
+"""The stretch before a moment is the run's twentieth; as often is the loop timed in it."""
+
+_LOOP_TURNS = 10
+"""The loop takes as long as several turns: so many lie between two of them at least."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -143,7 +146,7 @@ async def long_run(order: LongRun) -> tuple[Growth, Growth]:
             started = time.perf_counter_ns()
             await serve(cache, prompt, states=states)
             taken.append(time.perf_counter_ns() - started)
-            if number % max(1, stretch // _STRETCH) == 0:
+            if number % max(_LOOP_TURNS, stretch // _STRETCH) == 0:
                 loops.append(loop_us())
             if number % stretch == 0:
                 if number in (2 * stretch, _STRETCH * stretch):
