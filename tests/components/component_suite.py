@@ -14,7 +14,8 @@ from banyankv.components.contract import TreeComponent
 from banyankv.spec import Tier
 from hypothesis import strategies as st
 
-from .world import BOTH, Lease, World
+from .ground import BOTH, Lease
+from .world import World
 
 Rule = Callable[[int], TreeComponent]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -90,18 +91,9 @@ def prefix(world: World, draw: Draw) -> str | None:
     return draw(st.sampled_from(known)) if known else None
 
 
-def boundary(world: World, draw: Draw) -> str | None:
-    """Choose a prefix that may be locked: FULL locks only what is all there."""
-    known = sorted(world.uses)
-    if world.component.base:
-        held = [h.keys() | other.keys() for h, other in (world.held, world.held[::-1])][0]
-        known = [unit for unit in known if unit in held]
-    return draw(st.sampled_from(known)) if known else None
-
-
 def acquire(world: World, draw: Draw) -> Lease | None:
     """Lock a boundary and bring what it lacks; None where nothing was to be had."""
-    prompt = boundary(world, draw)
+    prompt = prefix(world, draw)
     if prompt is None:
         return None
     lease, locked = world.lock(prompt)
@@ -261,7 +253,7 @@ def a_split_node_is_as_two_nodes_always_were(rule: Rule, draw: Draw) -> None:
     assert ledgers[0] == ledgers[1]
     for step in draw(st.lists(st.sampled_from(["lock", "unlock", "evict", "end"]), max_size=8)):
         tier, count = draw(st.sampled_from(BOTH)), draw(st.integers(1, 4))
-        target = boundary(cut, draw)
+        target = prefix(cut, draw)
         if step == "lock" and target:
             answers = [world.lock(target)[1] for world in (cut, late)]
             assert answers[0].pages == answers[1].pages

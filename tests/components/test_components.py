@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .component_suite import ACTOR_LAWS, RULE_LAWS, Rule
-from .world import pack
+from .ground import pack
 
 
 class SinkComponent(TreeComponent):
@@ -113,9 +113,7 @@ def adopt(actor: ComponentActor, end: int, pages: bytes) -> None:
 async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -> None:
     async with open_system("components", dispatch=dispatch) as system:
         tree = await system.spawn(lambda: UnifiedTreeCore(2), name="tree")
-        swa = await system.spawn(
-            lambda: ComponentActor(SWAComponent("swa", 2, 4)), name="swa"
-        )
+        swa = await system.spawn(lambda: ComponentActor(SWAComponent("swa", 2, 4)), name="swa")
         key = bytes(range(48))
         grown = await tree.ask(m.Insert(b"", key, m.ROOT))
         assert grown == m.Grown((1,), (12,))

@@ -26,7 +26,9 @@ def pack(tokens: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(tokens := list(tokens))}I", *tokens)
 
 
-def insert(tree: UnifiedTreeCore, tokens: Iterable[int], space: bytes = b"", **more: object) -> m.Grown:
+def insert(
+    tree: UnifiedTreeCore, tokens: Iterable[int], space: bytes = b"", **more: object
+) -> m.Grown:
     return tree.insert(m.Insert(space, pack(tokens), **{"parent": m.ROOT, **more}))  # type: ignore[arg-type]
 
 

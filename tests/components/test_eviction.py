@@ -1,0 +1,339 @@
+"""Who goes first: every policy against a sort at each turn, leaf first, pins, readers, and the index."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from banyankv.components import messages as m
+from banyankv.components.component import ComponentActor
+from banyankv.components.eviction import EvictionIndex
+from banyankv.components.full import FullComponent
+from banyankv.components.mamba import MambaComponent
+from banyankv.components.policies import POLICIES, EvictionView, eviction_key
+from banyankv.components.records import Payload, Record
+from banyankv.components.swa import SWAComponent
+from banyankv.errors import ConfigError
+from banyankv.spec import Tier
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .component_suite import acquire, copy, go_on, publish, release, split
+from .ground import KEYS, Use, pack, unpack
+from .world import World
+
+COMPONENTS: dict[str, Callable[[], Any]] = {
+    "full": lambda: FullComponent("full", 2),
+    "swa": lambda: SWAComponent("swa", 2, 5),
+    "mamba": lambda: MambaComponent("mamba", 2),
+}
+
+
+POLICY_KEYS: dict[str, tuple[Any, Callable[[Use], Any]]] = {
+    **{name: (name, KEYS[name]) for name in POLICIES},
+    "callable": (lambda view: view.hits, lambda use: use.hits),
+}
+
+
+# -- order ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICY_KEYS)
+@pytest.mark.parametrize("kind", COMPONENTS)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_victims_are_those_of_a_sort_at_each_turn(
+    policy: str, kind: str, data: st.DataObject
+) -> None:
+    draw = data.draw
+    world = World(COMPONENTS[kind](), *POLICY_KEYS[policy])
+
+    def lock_and_release(world: World, draw: Any) -> None:
+        if world.uses:
+            prompt = draw(st.sampled_from(sorted(world.uses)))
+            lease, _ = world.lock(prompt, draw(st.integers(0, 2)))
+            world.unlock(lease)
+
+    def make_room(world: World, draw: Any) -> None:
+        nodes = sorted(world.nodes())
+        pinned = draw(st.sets(st.sampled_from(nodes), max_size=2)) if nodes else set()
+        tier = draw(st.sampled_from([Tier.L1, Tier.L1, Tier.L2]))
+        world.evict(tier, draw(st.integers(1, 4)), frozenset(pinned))
+
+    steps = (publish, publish, lock_and_release, lock_and_release, split, copy, make_room)
+    more = (acquire, go_on, release)
+    publish(world, draw)
+    for step in draw(st.lists(st.sampled_from(steps + more), max_size=14)):
+        step(world, draw)  # `World.evict` looks at each victim in turn
+        world.check()
+    world.evict(Tier.L1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("policy", "used", "order"),
+    [
+        ("lru", "a", "bcda"),
+        ("fifo", "a", "abcd"),
+        ("lfu", "aaacc", "bdca"),
+        ("slru", "aabcc", "dbac"),  # a and c were used twice: they go last, whatever came later
+        ("lru_k", "ca", "bdac"),  # who was used once has no use before the last
+        ("priority", "a", "bcad"),  # d is published with a higher one
+    ],
+)
+def test_policies_by_example(policy: str, used: str, order: str) -> None:
+    world = World(FullComponent("full", 1), policy)
+    for prompt in "abcd":
+        world.publish(prompt, priority=1 if prompt == "d" else 0)
+    for prompt in used:
+        world.unlock(world.lock(prompt)[0])
+    assert world.evict(Tier.L1, 4) == list(order)
+
+
+def test_an_unknown_policy_says_which_there_are() -> None:
+    with pytest.raises(ConfigError, match="'mru' is not one of lru, lru_k"):
+        eviction_key("mru")
+
+
+def test_a_policy_of_ones_own_sees_the_whole_view() -> None:
+    seen: list[EvictionView] = []
+
+    def policy(view: EvictionView) -> int:
+        seen.append(view)
+        return view.last_used
+
+    world = World(FullComponent("full", 2), policy, KEYS["lru"])
+    world.publish("ab", priority=3)
+    world.publish("abc")
+    lease, _ = world.lock("abc", priority=1)
+    world.unlock(lease)
+    seen.clear()
+    assert world.evict(Tier.L1, 2) == ["abc", "ab"]
+    assert EvictionView(3, 2, 2, 1, 1, 4, 6) in seen
+    assert EvictionView(3, 2, 1, 1, 3, 0, 4) in seen
+
+
+# -- what goes, what stays -------------------------------------------------------------------------------
+
+
+def test_full_goes_leaf_first_and_climbs() -> None:
+    world = World(FullComponent("full", 1))
+    world.publish("abc", cuts=(1, 2))
+    world.publish("abd")
+    world.publish("e")
+    assert world.evict(Tier.L1, 1) == ["abc"]
+    assert world.evict(Tier.L1, 3) == ["abd", "ab", "a"]
+    world.check()
+
+
+def test_a_window_goes_shallow_part_first() -> None:
+    world = World(SWAComponent("swa", 1, 3))
+    world.publish("abcd", cuts=(1, 2, 3))
+    assert world.evict(Tier.L1, 2) == ["a", "ab"]
+
+
+def test_eviction_stops_within_one_victim_of_its_target() -> None:
+    world = World(SWAComponent("swa", 1, 3))
+    for prompt in ("aaa", "bbb", "ccc"):
+        world.publish(prompt)
+    assert world.evict(Tier.L1, 4) == ["aaa", "bbb"]
+    assert world.evict(Tier.L1, 100) == ["ccc"]
+    assert world.evict(Tier.L1, 1) == []
+
+
+def test_an_idle_payload_goes_before_any_that_is_read() -> None:
+    world = World(SWAComponent("swa", 1, 3))
+    world.publish("a")
+    op = world.backup("a")
+    assert op is not None
+    for prompt in "bc":
+        world.publish(prompt)
+    assert world.evict(Tier.L1, 2) == ["b", "c"]  # a is older, and read
+    assert world.evict(Tier.L1, 1) == ["a"]  # pending: its page comes when the copy is over
+    world.end(op, ok=True)
+    assert world.evict(Tier.L2, 1) == ["a"]
+    world.check()
+
+
+def test_a_pinned_payload_is_spared_and_found_again() -> None:
+    world = World(SWAComponent("swa", 1, 3))
+    for prompt in "abc":
+        world.publish(prompt)
+    a = world.boundary("a")
+    assert world.evict(Tier.L1, 3, frozenset({a})) == ["b", "c"]
+    assert world.evict(Tier.L1, 3) == ["a"]
+
+
+def test_nodes_say_what_their_boundary_lost() -> None:
+    """A snapshot at a node whose window went can never be used again; elsewhere it can."""
+    world = World(SWAComponent("swa", 1, 1))
+    world.publish("ab")
+    world.publish("c")
+    op = world.backup("c")
+    assert op is not None
+    world.end(op, ok=True)
+    freed = world.actor.evict(m.Evict(Tier.L1, 3))
+    ab, c = freed.nodes
+    assert freed.gone == freed.spoilt == (ab,)
+    assert world.actor.lacks(m.Lacks(c, Tier.L1))
+    assert not world.actor.lacks(m.Lacks(c, Tier.L2))
+
+
+def test_pages_with_two_readers_come_back_once_when_the_last_is_over() -> None:
+    world = World(SWAComponent("swa", 1, 4))
+    world.publish("ab")
+    backed = world.backup("ab")
+    assert backed is not None
+    world.end(backed, ok=True)
+    first, second = world.read("ab", 0), world.read("ab", 1)
+    node = world.boundary("ab")
+    pages = [held.page for held in world.held[Tier.L2].values()]
+    world.drop([node], Tier.L2)
+    assert unpack(world.actor.shared(m.Shared(Tier.L2))) == pages
+    world.check()
+    world.end(second, ok=False)
+    assert unpack(world.actor.shared(m.Shared(Tier.L2))) == pages
+    freed = world.actor.moved(m.Moved(first, ok=True))
+    assert freed == m.Freed(late=((Tier.L2, pack(pages)),))
+    assert world.actor.moved(m.Moved(first, ok=True)) == m.Freed()
+    assert world.actor.shared(m.Shared(Tier.L2)) == b""
+
+
+# -- the index -------------------------------------------------------------------------------------------
+
+
+class Churn:
+    """Records with payloads on L1 that come and go, used by the index only."""
+
+    def __init__(self) -> None:
+        self.index = EvictionIndex(Tier.L1, eviction_key("lru"))
+        self.live: dict[int, Record] = {}
+        self.now = 0
+
+    def add(self) -> None:
+        self.now += 1
+        record = Record(self.now, None, 0, 1, self.now)
+        record.at[Tier.L1] = payload = Payload(b"")
+        self.live[self.now] = record
+        self.index.add(record, payload)
+
+    def leave(self, id: int) -> None:
+        """A payload goes by another way than the index."""
+        record = self.live.pop(id)
+        payload = record.at[Tier.L1]
+        record.at[Tier.L1] = None
+        assert payload is not None
+        assert payload.queued
+        self.index.gone()
+
+    def use(self, id: int) -> None:
+        self.now += 1
+        self.live[id].stamp = self.now
+
+    def order(self) -> list[int]:
+        return [record.id for record, _ in self.index.drain()]
+
+
+@pytest.mark.parametrize("live", [1, 10, 500])
+@pytest.mark.parametrize("which", ["oldest", "newest", "any"])
+def test_endless_churn_leaves_a_small_index(live: int, which: str) -> None:
+    """Payloads that leave with their node's FULL would otherwise pile up for ever."""
+    churn, chance = Churn(), random.Random(7)
+    for _ in range(live):
+        churn.add()
+    most = 0
+    for _ in range(10 * live + 5000):
+        churn.add()
+        ids = list(churn.live)
+        churn.leave(ids[{"oldest": 0, "newest": -1, "any": chance.randrange(len(ids))}[which]])
+        most = max(most, len(churn.index))
+    assert most <= 4 * live + 100
+    assert churn.order() == sorted(churn.live)
+    assert len(churn.index) == 0
+
+
+def test_no_step_of_the_cleaning_is_long() -> None:
+    """The old heap's entries move over a few at a time."""
+    churn = Churn()
+    for _ in range(4000):
+        churn.add()
+    ids = list(churn.live)
+    for id in ids[:3000]:
+        before = len(churn.index)
+        churn.leave(id)
+        assert before - len(churn.index) <= 4
+    assert len(churn.index) < 4000
+    assert churn.order() == ids[3000:]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "add", "leave", "leave", "use", "take"]),
+            st.integers(0, 10**6),
+        ),
+        min_size=100,
+        max_size=400,
+    ),
+    live=st.integers(60, 150),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_order_holds_while_the_old_heap_moves_over(steps: list[tuple[str, int]], live: int) -> None:
+    churn = Churn()
+    for _ in range(live):
+        churn.add()
+    for what, number in steps:
+        ids = list(churn.live)
+        if what == "add" or not ids:
+            churn.add()
+        elif what == "leave":
+            churn.leave(ids[number % len(ids)])
+        elif what == "use":
+            churn.use(ids[number % len(ids)])
+        else:
+            record, payload = next(churn.index.drain())
+            assert record is min(churn.live.values(), key=lambda r: r.stamp)
+            assert not payload.queued
+            churn.index.add(record, payload)
+    assert churn.order() == sorted(churn.live, key=lambda id: churn.live[id].stamp)
+
+
+def test_using_a_payload_costs_the_index_nothing_until_it_comes_up() -> None:
+    churn = Churn()
+    for _ in range(3):
+        churn.add()
+    churn.use(1)
+    churn.use(2)
+    churn.use(1)
+    assert len(churn.index) == 3
+    assert churn.order() == [3, 2, 1]
+
+
+@pytest.mark.parametrize("kind", ["full", "swa", "mamba"])
+def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) -> None:
+    """Publish and drop for ever: nothing is evicted through the index."""
+    component = COMPONENTS[kind]()
+    actor = ComponentActor(component)
+    for id in range(1, 3000):
+        actor.adopt(
+            m.Adopt(
+                tier=Tier.L1,
+                parent=m.ROOT,
+                path=(id,),
+                ends=(2,),
+                grown=1,
+                own=0,
+                pages=b"" if component.snapshot else pack([id]),
+                states=((id, pack([id])),) if component.snapshot else (),
+                held=(),
+                relock=False,
+                now=id,
+            )
+        )
+        if id > 5:
+            actor.drop(m.Drop((id - 5,), (Tier.L1,), forget=True))
+    held, _ = actor.ledger(m.Ledger())
+    assert held.payloads == 5
+    assert len(actor._presence.indexes[Tier.L1]) <= 4 * 5 + 100
+    assert len(actor.views(m.Records())) == 5
