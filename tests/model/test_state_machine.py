@@ -26,11 +26,11 @@ from .harness import Bench, TrioThread, run_bench
 
 DEEP = os.environ.get("BANYANKV_HYPOTHESIS") == "deep"
 SETTINGS = settings(
-    max_examples=2000 if DEEP else 60,
+    max_examples=600 if DEEP else 30,
     stateful_step_count=50 if DEEP else 35,
     deadline=None,
     print_blob=True,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=tuple(HealthCheck),
 )
 LONGEST = 40
 SPACES = (Namespace(), Namespace(salt=""), Namespace(salt="a"))
