@@ -175,7 +175,9 @@ class ComponentActor(CoverageActor):
             record = self._records.get(msg.nodes[-1])
             while record is not None and record.id and record.at[Tier.L2] is None:
                 payload = record.at[Tier.L1]
-                found.append((record.id, 0 if payload is None else len(payload.pages) // PAGE))
+                if payload is None or payload.writer:
+                    return ()
+                found.append((record.id, len(payload.pages) // PAGE))
                 record = record.above()
             found.reverse()
             return tuple(found)

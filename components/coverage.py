@@ -45,8 +45,7 @@ class CoverageActor(Leaf):
             hole = self._hole(msg, at)
             if hole < 0:
                 return m.Reached(ends[at], self._resident(path, ends, at), stopped)
-            if not stopped:
-                stopped = path[hole]
+            stopped = path[hole]
             at = at - 1 if self.component.snapshot else hole - 1
         return m.Reached(0, resident=True, hole=stopped)
 
@@ -267,7 +266,7 @@ class CoverageActor(Leaf):
             self._shrink(old_anchor, old_start, start)
             return ((anchor.id, low.start),), low.end
         if old_start >= start:  # everything that was held is still needed
-            return ((anchor.id, old_start),), low.end if record is anchor else 0
+            return ((anchor.id, old_start),), 0
         kept, low_end = self._shrink(old_anchor, old_start, start)
         return ((anchor.id, kept[0][1]),), low_end
 

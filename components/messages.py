@@ -152,7 +152,7 @@ class Reach(Message, frozen=True):
 class Reached(Message, frozen=True):
     """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
 
-    `hole` is the node that stopped the search from going deeper, 0 where nothing did.
+    `hole` is the node without which it would be deeper, 0 where nothing is missing.
     """
 
     boundary: int
@@ -282,6 +282,7 @@ class Freed(Message, frozen=True):
     gone: tuple[int, ...] = ()
     late: tuple[tuple[int, PageList], ...] = ()
     spoilt: tuple[int, ...] = ()
+    lost: int = 0
 
 
 class EvictLeaves(Message, frozen=True):
@@ -303,7 +304,8 @@ class Unbacked(Message, frozen=True):
     """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
 
     With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
-    down to it instead, so that L2 stays prefix-closed. Nodes that are no longer there are left out.
+    down to it instead, so that L2 stays prefix-closed: empty where a link is not present on L1. Nodes
+    that are no longer there are left out.
     """
 
     nodes: tuple[int, ...]
@@ -343,14 +345,17 @@ class Slice(Message, frozen=True):
 
 
 class Moved(Message, frozen=True):
-    """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone. Answers Freed."""
+    """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone.
+
+    Answered by a Freed, whose `nodes` are those whose arrival ended, either way.
+    """
 
     op: int
     ok: bool
 
 
 class Dead(Message, frozen=True):
-    """Base component only: which of `nodes` are unlocked, childless and hold nothing anywhere."""
+    """Base component only: which of `nodes` nobody locks and hold nothing on any tier."""
 
     nodes: tuple[int, ...]
 

@@ -17,7 +17,7 @@ from .records import PAGE, Payload, Record, root_record
 class Withdrawal:
     """Collect what leaves nodes in one step, and answer it as `Freed`."""
 
-    __slots__ = ("free", "gone", "late", "nodes", "pending")
+    __slots__ = ("free", "gone", "late", "lost", "nodes", "pending")
 
     def __init__(self) -> None:
         self.free: list[PageList] = []
@@ -25,6 +25,7 @@ class Withdrawal:
         self.pending: list[tuple[int, PageList]] = []
         self.nodes: list[int] = []
         self.gone: list[int] = []
+        self.lost = 0
 
     def freed(self) -> Freed:
         """Answer what was collected."""
@@ -34,6 +35,7 @@ class Withdrawal:
             tuple(self.nodes),
             tuple(self.gone),
             tuple(self.late),
+            lost=self.lost,
         )
 
 
@@ -121,6 +123,7 @@ class Presence:
         out.nodes.append(record.id)
         if record.at[Tier.L1] is None and record.at[Tier.L2] is None:
             out.gone.append(record.id)
+            out.lost += len(payload.pages) // PAGE
         return len(payload.pages) // PAGE
 
     def forget(self, record: Record) -> None:

@@ -177,10 +177,11 @@ class UnifiedTreeCore(Leaf):
         node = self._nodes.get(msg.node)
         if node is None:
             return None
-        end = node.end
+        asked, end = node, node.end
         parts: list[bytes] = []
         while node.parent is not None:
-            if node.chain is not None:
+            # Its own chain would skip chunks that end in it, which are what is to be saved.
+            if node.chain is not None and node is not asked:
                 at, chain = node.chain
                 parts.append(node.key[(at - node.start) * TOKEN :])
                 return m.Spanned(node.space, at, chain, b"".join(reversed(parts)), end)

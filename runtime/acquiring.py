@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..actors import ReplyToken
 from ..components import messages as c
 from ..errors import IntegrityError
 from ..spec import Tier
@@ -61,7 +62,7 @@ class Acquiring:
         self._transfers = transfers
         self._storing = storing
         self._book = book
-        self.waiting: dict[int, PendingAcquire] = {}
+        self.waiting: dict[ReplyToken, PendingAcquire] = {}
 
     async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
         """Go as far as possible without waiting; None means that `pending.ops` must end first."""
@@ -169,9 +170,8 @@ class Acquiring:
                     return None
                 share.start, share.pages = table.start, table.pages
             if share.part.snapshot:
-                await self._parts.tiers[Tier.L1].ask(
-                    t.CopyState(share.part.name, share.pages, share.slot, pending.msg.stream)
-                )
+                copy = t.CopyState(share.part.name, share.pages, share.slot, pending.msg.stream)
+                self._room.captured(await self._parts.tiers[Tier.L1].ask(copy))
                 await share.part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
                 slot = int.from_bytes(share.slot, "little")

@@ -166,6 +166,7 @@ async def assemble(
             pagers[Tier.L2] = L2Tier(arena)
             tiers[Tier.L2] = await _spawn(system, pagers[Tier.L2], "l2")
             if store is not None:
+                _one_range_each(made)
                 store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
         controller = HybridCacheController(
             engine, store_ref, Endpoints(made, chunk, sizes), config.store_timeout
@@ -183,6 +184,7 @@ async def assemble(
         coordinator = UnifiedRadixCache(
             wired,
             page_bytes,
+            fences=fences,
             room_timeout=config.room_timeout,
             prefetch_threshold=config.prefetch_threshold,
         )
@@ -202,6 +204,13 @@ async def assemble(
 async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
     """Start an actor whose crash closes the system: permanent, where no restart is allowed."""
     return await system.spawn(lambda: actor, name=name)
+
+
+def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:
+    """Refuse rules whose need has gaps: an object of the store is one run of pages."""
+    for rule in rules:
+        if len(rule.need(1 << 20)) > 1:
+            raise ConfigError(f"component {rule.name!r} needs several ranges: no store can hold it")
 
 
 def _store_tier(store: Store, config: CacheConfig, arena: HostArena) -> Actor:

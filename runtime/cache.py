@@ -12,7 +12,7 @@ import trio
 
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
-from ..errors import ActorStopped, Closed, ConfigError
+from ..errors import ActorStopped, Closed, ConfigError, WouldWait
 from ..spec import Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ..actors import FaultPlan, Journal, Trace
     from ..tiers.pools import DevicePools
     from ..tiers.store import Store
+
+_DEFAULT_SPACE = Namespace().encode()
 
 _BREATH = 0.001
 """Seconds that a caller may run on answers that never waited before a call yields for it."""
@@ -56,7 +58,6 @@ class Cache:
         self._ref = assembled.cache
         self._needed = assembled.needed
         self._fences = assembled.fences
-        self._spaces: dict[Namespace | None, bytes] = {None: Namespace().encode()}
         self._indexes = {
             component.name: (index, not hasattr(component, "window"))
             for index, component in enumerate(config.model.components)
@@ -98,10 +99,14 @@ class Cache:
 
     async def ask_shielded(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done even for a cancelled caller."""
-        if not self._ref.ready:
+        try:
+            return self._ref.call(msg, trace)
+        except WouldWait:
+            # A release that had begun is asked again: that finds nothing left to do.
             with trio.CancelScope(shield=True):
                 return await self._ref.ask(msg, trace=trace)
-        return await self._ref.ask(msg, trace=trace)
+        except ActorStopped as error:
+            raise Closed("the cache has closed; what it held is forgotten", error) from error
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -150,6 +155,9 @@ class Cache:
         request = Request(self._telemetry, session, count)
         try:
             acquired: m.Acquired = self._ref.call(msg, trace=request.trace)
+        except WouldWait as error:
+            request.failed(error)
+            return None
         except BaseException as error:
             request.failed(error)
             raise
@@ -171,12 +179,7 @@ class Cache:
         return m.Acquire(self._space(namespace), packed, priority, wait, stream or 0)
 
     def _space(self, namespace: Namespace | None) -> bytes:
-        encoded = self._spaces.get(namespace)
-        if encoded is None:
-            if namespace is None:
-                raise ConfigError("the default namespace is missing")
-            return namespace.encode()
-        return encoded
+        return _DEFAULT_SPACE if namespace is None else namespace.encode()
 
     async def peek(self, tokens: Tokens, *, namespace: Namespace | None = None) -> m.Peeked:
         """Answer how much of a prompt could be reused; never changes anything."""

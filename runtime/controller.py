@@ -140,12 +140,12 @@ class HybridCacheController(Coordinator):
         by_component: dict[str, list[t.StoreItem]] = {}
         for item in items:
             by_component.setdefault(item.component, []).append(item)
+        if not items:
+            return []
         probe = s.Probe(
             tuple((name, _packed(group)) for name, group in by_component.items()),
             trio.current_time() + self._timeout,
         )
-        if not items:
-            return []
         probed: s.Probed = await self._ask_store(probe)
         if probed.reason is not None:
             return []

@@ -56,11 +56,11 @@ class Endpoints:
     ) -> int:
         """Answer the deepest endpoint beyond `reuse`, 0 where there is none."""
         chunk = self.chunk
-        for index in range(count - 1, -1, -1):
+        for index in range(min(count, self.full_reach(present, full) // chunk) - 1, -1, -1):
             end = (index + 1) * chunk
             if end <= reuse:
                 return 0
-            if all(self._legal(rule, present.get(rule.name), end, full) for rule in self._rules):
+            if all(self._legal(rule, present.get(rule.name), end) for rule in self._rules):
                 return end
         return 0
 
@@ -73,15 +73,12 @@ class Endpoints:
             index += 1
         return max(full, index * self.chunk)
 
-    def _legal(
-        self, rule: TreeComponent, present: frozenset[int] | None, end: int, full: int
-    ) -> bool:
+    def _legal(self, rule: TreeComponent, present: frozenset[int] | None, end: int) -> bool:
+        """Say whether the store has what a rule other than the base needs for this endpoint."""
         have = present or frozenset()
         if rule.snapshot:
             return end // self.chunk - 1 in have
-        if rule.base:
-            return all(i in have for i in range(full // self.chunk, end // self.chunk))
-        return all(index in have for index in self._touched(rule, end))
+        return rule.base or all(index in have for index in self._touched(rule, end))
 
     def objects(self, endpoint: int, full: int) -> Iterator[tuple[str, int, int, int]]:
         """Answer (component, chunk, start, end) of each object that a reuse up to `endpoint` needs.

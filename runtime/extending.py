@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from ..actors import ReplyToken
 from ..components import messages as c
 from ..errors import ConfigError, NoCapacity, StaleLease
 from ..spec import Tier
@@ -36,7 +36,7 @@ class Extending:
         if msg.count < 1:
             raise ConfigError(f"extend needs at least one token, not {msg.count}")
         await self.advance(record, record.extent)
-        if not self.waiters:
+        if not self.waiters or not self._want(record, self._new_pages(record, msg.count)):
             extended = await self._extend(record, msg.count)
             if isinstance(extended, m.Extended):
                 return extended
@@ -45,41 +45,46 @@ class Extending:
             raise short.error
         return None
 
-    def wait(self, record: LeaseRecord, msg: m.Extend, token: Any) -> int:
-        """Queue a request for room; answer its number."""
+    def wait(self, record: LeaseRecord, msg: m.Extend, token: ReplyToken) -> RoomWaiter:
+        """Queue a request for room."""
         self._last_waiter += 1
-        self.waiters.append(RoomWaiter(self._last_waiter, msg, record, token))
-        return self._last_waiter
+        waiter = RoomWaiter(self._last_waiter, msg, record, token)
+        self.waiters.append(waiter)
+        return waiter
 
     async def serve(self) -> None:
         """Serve who waits, in order, as far as there is room."""
         while self.waiters:
             waiter = self.waiters[0]
-            if waiter.record.id in self._leases:
+            if waiter.record.id not in self._leases:
+                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+            else:
                 extended = await self._extend(waiter.record, waiter.msg.count)
                 if isinstance(extended, t.Short):
                     return
-                self.waiters.popleft()
                 waiter.token.reply(extended)
-            else:
-                self.waiters.popleft()
-                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+            self._done(waiter)
+
+    def _done(self, waiter: RoomWaiter) -> None:
+        self.waiters.remove(waiter)
+        waiter.scope.cancel()
 
     async def time_out(self, id: int) -> None:
         """Refuse a request whose patience is over; who stands behind it may be served now."""
+        await self.serve()
         for waiter in self.waiters:
             if waiter.id == id:
-                self.waiters.remove(waiter)
                 shortage = await self._shortage(waiter.record, waiter.msg.count)
                 waiter.token.fail(shortage.error)
+                self._done(waiter)
                 await self.serve()
                 return
 
-    def leave(self, token: int) -> None:
+    def leave(self, token: ReplyToken) -> None:
         """Take a request whose asker left out of the queue."""
         for waiter in self.waiters:
-            if id(waiter.token) == token:
-                self.waiters.remove(waiter)
+            if waiter.token is token:
+                self._done(waiter)
                 return
 
     async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:

@@ -83,7 +83,7 @@ class Snapshot(Message, frozen=True):
 
 
 class Trim(Message, frozen=True):
-    """Give back the last `count` tokens of a lease's private room. Answers (extent, dropped slots)."""
+    """Give back the last `count` tokens of a lease's private room. Answers the extent."""
 
     lease: int
     count: int
@@ -166,7 +166,7 @@ class Stats(Message, frozen=True):
 
 
 class Inspect(Message, frozen=True):
-    """Ask for a `Snapshot` of all bookkeeping, for `check()` and dumps."""
+    """Ask for an `Inspection` of all bookkeeping, for `check()` and dumps."""
 
 
 # -- between the cache and its controller -------------------------------------------------------------
@@ -259,8 +259,4 @@ class RoomTimeout(Message, frozen=True):
 
 
 class Background(Message, frozen=True):
-    """Start what waits for a free hand: backups to L2, saves to L3."""
-
-    def coalesce_key(self) -> str:
-        """One such message in the mailbox is enough."""
-        return "background"
+    """Start what waits for a free hand: backups to L2, saves to L3, and extends for cooled pages."""

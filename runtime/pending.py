@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..actors import Trace
+import trio
+
+from ..actors import ReplyToken, Trace
 from .leases import LeaseRecord
 from .messages import Acquire, Extend
 
@@ -46,11 +48,12 @@ class PendingAcquire:
 
 
 class RoomWaiter:
-    """An extend that waits for pages, first come first served."""
+    """An extend that waits for pages, first come first served; `scope` ends its timer."""
 
-    __slots__ = ("id", "msg", "record", "token")
+    __slots__ = ("id", "msg", "record", "scope", "token")
 
-    def __init__(self, id: int, msg: Extend, record: LeaseRecord, token: Any) -> None:
+    def __init__(self, id: int, msg: Extend, record: LeaseRecord, token: ReplyToken) -> None:
+        self.scope = trio.CancelScope()
         self.id = id
         self.msg = msg
         self.record = record

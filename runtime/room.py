@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..components import messages as c
 from ..spec import Tier
 from ..tiers import messages as t
+from .due import Due
 from .facts import EvictDone
 from .parts import Part, Parts
 from .reporting import Reporter
@@ -19,17 +20,17 @@ class Room:
     """Allocate and evict for the cache actor; used inside its operations only.
 
     `evicted` and `demoted` count pages that left L1 or L2 for good, or left L1 while L2 keeps them,
-    per component; `expected` counts pages that become free when an operation ends.
+    per component; `due` is what nodes wait for.
     """
 
     def __init__(self, parts: Parts, report: Reporter) -> None:
         self._parts = parts
         self._report = report
         self._fence = 0
+        self.due = Due()
         zero = [0] * len(parts.all)
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)
-        self.expected = {tier: list(zero) for tier in BOTH}
 
     async def take_free(
         self, tier: Tier, want: tuple[tuple[str, int], ...]
@@ -43,7 +44,7 @@ class Room:
     ) -> tuple[bytes, ...] | t.Short:
         """Allocate all of `want` or nothing, evicting as far as needed.
 
-        Pages that an operation still holds are counted on: nothing more is evicted in their place.
+        Pages in quarantine are counted on: nothing more is evicted in their place.
         """
         ref = self._parts.tiers[tier]
         while True:
@@ -51,9 +52,11 @@ class Room:
             if isinstance(answer, t.Allocated):
                 return answer.pages
             progress = False
+            usage: tuple[t.PoolUsage, ...] = await ref.ask(t.Usage())
+            coming = {pool.component: pool.quarantined for pool in usage}
             for name, needed, free in answer.lacking:
                 part = self._parts.by_name[name]
-                lacking = needed - free - self.expected[tier][part.index]
+                lacking = needed - free - coming[name]
                 if lacking > 0:
                     freed, _, _ = await self.evict(tier, part, lacking, pinned)
                     progress = progress or freed > 0
@@ -104,6 +107,7 @@ class Room:
             batch.add(part, freed, tier=other)
         await self._parts.base.ref.ask(c.Drop(gone, (), forget=True))
         await self._parts.tree.ask(c.Remove(gone))
+        self.due.buried(gone)
 
     async def _follow_auxiliary(self, batch: _Batch, freed: c.Freed) -> None:
         """Drop what goes along with a last copy: the whole of a leaf, and snapshots that needed it."""
@@ -163,9 +167,6 @@ class Room:
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
         free = tuple((part.name, pages, op) for part, pages, op in items if pages)
-        for part, pages, op in items:
-            if op:
-                self.expected[tier][part.index] += len(pages) // PAGE
         if free:
             fence = self._fence if tier == Tier.L1 else 0
             await self._parts.tiers[tier].ask(t.Free(free, fence))
@@ -174,8 +175,7 @@ class Room:
         """Let the quarantines of an operation go on every tier."""
         for tier in BOTH:
             if tier in self._parts.tiers:
-                for name, pages in await self._parts.tiers[tier].ask(t.Over(op)):
-                    self.expected[tier][self._parts.by_name[name].index] -= pages
+                await self._parts.tiers[tier].ask(t.Over(op))
 
 
 class _Batch:
@@ -198,10 +198,10 @@ class _Batch:
             count += len(pages) // PAGE
         if not count:
             return
-        if at == Tier.L1 and len(freed.gone) < len(freed.nodes):
-            self._room.demoted[part.index] += count
-        else:
-            self._room.evicted[at][part.index] += count
+        if at == Tier.L1:
+            self._room.demoted[part.index] += count - freed.lost
+            count = freed.lost
+        self._room.evicted[at][part.index] += count
 
     async def give_back(self) -> None:
         """Hand everything to its tier."""

@@ -7,6 +7,7 @@ is saved as far back as the chunk's own boundary needs it, a snapshot where it s
 from __future__ import annotations
 
 from ..components import messages as c
+from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
@@ -44,19 +45,20 @@ class Storing:
         self._report = report
         self._room = room
         self._transfers = transfers
+        self._due = room.due
         self._splitter = splitter
         self._page_bytes = page_bytes
         self._finds: dict[tuple[bytes, bytes], Operation] = {}
-        self._fetching: dict[int, tuple[PendingAcquire, tuple[t.StoreItem, ...]]] = {}
+        self._fetching: dict[int, tuple[t.StoreItem, ...]] = {}
         self.prefetches: dict[str, int] = {}
 
     # -- saving -------------------------------------------------------------------------------------
 
     async def save(self) -> None:
         """Start to write to the store the chunks that end in nodes newly on L2."""
-        batch = list(self._transfers.unsaved)[:_BATCH_NODES]
+        batch = list(self._due.unsaved)[:_BATCH_NODES]
         for node in batch:
-            del self._transfers.unsaved[node]
+            del self._due.unsaved[node]
             await self._save_node(node)
 
     async def _save_node(self, node: int) -> None:
@@ -123,11 +125,11 @@ class Storing:
         chunk = self._parts.chunk
         first = min(plan.full, plan.boundary) // chunk * chunk
         tokens = pending.msg.tokens
-        key = (pending.msg.namespace, tokens[first * TOKEN : (first + chunk) * TOKEN])
+        key = (pending.msg.namespace, tokens[: (first + chunk) * TOKEN])
         operation = self._finds.get(key)
         if operation is None:
             operation = self._finds[key] = self._transfers.begin("prefetch", Tier.L2)
-            operation.asker = pending
+            operation.asker, operation.key = pending, key
             pending.searched = True
             limit = reusable_tokens(tokens, self._parts.page)
             await self._parts.below.ask(
@@ -145,8 +147,8 @@ class Storing:
     async def found(self, msg: m.Found) -> Operation | None:
         """Allocate L2 for what was found and start the fetch; answer the operation if it ends here."""
         operation = self._transfers.operations[msg.op]
-        if operation.asker is not None:
-            operation.asker.full = msg.full
+        asker = self._asker(operation)
+        asker.full = msg.full
         if not msg.endpoint:
             return self._ended(operation, "absent")
         if not operation.waiting:
@@ -155,7 +157,7 @@ class Storing:
         want: dict[str, int] = {}
         for item, count in zip(msg.items, pages, strict=True):
             want[item.component] = want.get(item.component, 0) + count
-        pinned = await self._pinned(operation)
+        pinned = await self._pinned(asker.msg)
         got = await self._room.take(Tier.L2, tuple(want.items()), pinned)
         if isinstance(got, t.Short):
             return self._ended(operation, "host_capacity")
@@ -167,7 +169,7 @@ class Storing:
                 room[item.component][count * PAGE :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
-        self._fetching[operation.id] = (operation.waiting[0], tuple(items))
+        self._fetching[operation.id] = tuple(items)
         await self._parts.below.ask(m.Fetch(operation.id, tuple(items)))
         return None
 
@@ -176,16 +178,22 @@ class Storing:
             return 1
         return (item.end - item.start) // self._parts.page
 
-    async def _pinned(self, operation: Operation) -> frozenset[int]:
+    @staticmethod
+    def _asker(operation: Operation) -> PendingAcquire:
+        """Answer whose tokens were looked up: who joined shares only their first chunks."""
+        if operation.asker is None:
+            raise IntegrityError(f"operation {operation.id} is no prefetch")
+        return operation.asker
+
+    async def _pinned(self, msg: m.Acquire) -> frozenset[int]:
         """Answer the nodes whose L2 copies the fetched chunks will stand on."""
-        msg = operation.waiting[0].msg
         limit = reusable_tokens(msg.tokens, self._parts.page)
         walked = await self._parts.tree.ask(c.Walk(msg.namespace, msg.tokens[: limit * TOKEN]))
         return frozenset(walked.path)
 
     def _ended(self, operation: Operation, outcome: str, tokens: int = 0) -> Operation:
         del self._transfers.operations[operation.id]
-        self._finds = {key: op for key, op in self._finds.items() if op is not operation}
+        del self._finds[operation.key]
         self.prefetches[outcome] = self.prefetches.get(outcome, 0) + 1
         for pending in operation.waiting:
             if pending.trace is not None:
@@ -202,7 +210,7 @@ class Storing:
     async def fetched(self, msg: m.Fetched) -> Operation:
         """Hang what arrived whole into the tree on L2; give the rest of the pages back."""
         operation = self._transfers.operations[msg.op]
-        pending, items = self._fetching.pop(msg.op)
+        items = self._fetching.pop(msg.op)
         good = [item for item, ok in zip(items, msg.good, strict=True) if ok]
         bad = [item for item, ok in zip(items, msg.good, strict=True) if not ok]
         await self._give_back(bad)
@@ -211,18 +219,18 @@ class Storing:
         await self._give_back(late)
         rest = [item for item in good if item.end <= endpoint]
         outcome = "storage_transfer" if bad else "loaded"
-        if rest and not await self._graft(pending.msg, endpoint, rest):
+        if rest and not await self._graft(self._asker(operation).msg, endpoint, rest):
             outcome = "anchor_lost"
         self._transfers.moved_bytes["l3_l2"] += self._bytes(rest)
         return self._ended(operation, outcome, endpoint if rest else 0)
 
     def staged(self) -> dict[str, bytes]:
         """Answer the L2 pages that fetches are filling, per component."""
-        staged: dict[str, bytes] = {}
-        for _, items in self._fetching.values():
+        staged: dict[str, list[bytes]] = {}
+        for items in self._fetching.values():
             for item in items:
-                staged[item.component] = staged.get(item.component, b"") + item.pages
-        return staged
+                staged.setdefault(item.component, []).append(item.pages)
+        return {component: b"".join(pages) for component, pages in staged.items()}
 
     def _endpoint(self, good: list[t.StoreItem]) -> int:
         """Answer where the run of FULL chunks without a hole ends (all of them where FULL had enough)."""

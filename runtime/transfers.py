@@ -26,7 +26,18 @@ _BATCH_NODES = 64
 class Operation:
     """One transfer: what it is for, who asked for it and who waits, and the bytes it moves."""
 
-    __slots__ = ("asker", "id", "kind", "moved", "nodes", "pages", "started", "target", "waiting")
+    __slots__ = (
+        "asker",
+        "id",
+        "key",
+        "kind",
+        "moved",
+        "nodes",
+        "pages",
+        "started",
+        "target",
+        "waiting",
+    )
 
     def __init__(self, id: int, kind: str, target: Tier, started: int) -> None:
         self.id = id
@@ -37,6 +48,7 @@ class Operation:
         self.nodes: tuple[int, ...] = ()
         self.moved = 0
         self.asker: PendingAcquire | None = None
+        self.key: tuple[bytes, bytes] = (b"", b"")
         self.waiting: list[PendingAcquire] = []
 
 
@@ -51,12 +63,11 @@ class Transfers:
     ) -> None:
         self._parts = parts
         self._report = report
+        self._due = room.due
         self._room = room
         self._page_bytes = page_bytes
         self._last_op = 0
         self.operations: dict[int, Operation] = {}
-        self.dirty: dict[int, None] = {}
-        self.unsaved: dict[int, None] = {}
         self.promoted = [0] * len(parts.all)
         self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
         self.skipped_backups = 0
@@ -112,9 +123,9 @@ class Transfers:
 
     async def backup(self) -> None:
         """Start to copy to L2 what was published since, root first, as far as L2 has room."""
-        batch = list(self.dirty)[:_BATCH_NODES]
+        batch = list(self._due.dirty)[:_BATCH_NODES]
         for node in batch:
-            del self.dirty[node]
+            del self._due.dirty[node]
         base = self._parts.base
         chain: dict[int, int] = {}
         for node in batch:
@@ -124,14 +135,11 @@ class Transfers:
         moves: list[t.Move] = []
         backed = await self._back(operation, base, tuple(chain.items()), batch, moves)
         operation.nodes = backed
-        whole = frozenset(chain) <= frozenset(backed)
         for part in self._parts.auxiliary:
             nodes = tuple(dict.fromkeys((*batch, *backed)))
             found = await part.ref.ask(c.Unbacked(nodes))
-            if not whole:
-                found = [
-                    pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
-                ]
+            # L2 keeps nothing of a node whose FULL it does not keep.
+            found = [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
             await self._back(operation, part, tuple(found), batch, moves)
         if moves:
             await self._start(operation, Tier.L1, Tier.L2, moves)
@@ -178,16 +186,14 @@ class Transfers:
 
     def follow_split(self, node: int, upper: int) -> None:
         """Let what is due or on its way for a node hold for its upper half too."""
-        for due in (self.dirty, self.unsaved):
-            if node in due:
-                due[upper] = None
+        self._due.split(node, upper)
         for operation in self.operations.values():
             if node in operation.nodes:
                 operation.nodes = (upper, *operation.nodes)
 
-    async def transferred(self, msg: m.Transferred) -> None:
-        """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
-        operation = self.operations.pop(msg.op)
+    def report(self, msg: m.Transferred) -> None:
+        """Tell the observer of a promotion, for each sampled request that waits for it."""
+        operation = self.operations[msg.op]
         if operation.kind == "promote":
             for pending in operation.waiting:
                 if pending.trace is not None:
@@ -199,6 +205,10 @@ class Transfers:
                         pages=operation.pages,
                         error=msg.error,
                     )
+
+    async def transferred(self, msg: m.Transferred) -> None:
+        """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
+        operation = self.operations.pop(msg.op)
         if msg.ok:
             verb = "l1_l2" if operation.target == Tier.L2 else "l2_l1"
             self.moved_bytes[verb] += operation.moved
@@ -206,7 +216,7 @@ class Transfers:
         if not msg.ok:
             await self._cut_off(operation)
         elif operation.kind == "backup" and self._parts.store:
-            self.unsaved.update(dict.fromkeys(operation.nodes))
+            self._due.unsaved.update(dict.fromkeys(operation.nodes))
 
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""
@@ -221,9 +231,7 @@ class Transfers:
         """Drop what hangs below a failed arrival on its tier: nothing may stand on a hole."""
         base, tree = self._parts.base, self._parts.tree
         for node in operation.nodes:
-            if await base.ref.ask(c.Dead((node,))) or await base.ref.ask(
-                c.Lacks(node, operation.target)
-            ):
+            if await base.ref.ask(c.Lacks(node, operation.target)):
                 below = await tree.ask(c.Subtree(node))
                 if below:
                     await self._room.drop(tuple(reversed(below)), operation.target)

@@ -7,16 +7,18 @@ as a message; its asker is answered then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import trio
 
-from ..actors import Coordinator, handles
+from ..actors import Coordinator, ReplyToken, handles
 from ..components import messages as c
 from ..errors import ConfigError, StaleLease
 from ..spec import Tier
 from ..tiers import messages as t
+from ..tiers.fences import Fences
 from . import messages as m
 from .acquiring import Acquiring
 from .extending import Extending
@@ -24,7 +26,7 @@ from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
 from .leases import PAGE, TOKEN, LeaseRecord
 from .parts import Parts
-from .pending import PendingAcquire
+from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
 from .publishing import Publishing
 from .reporting import Reporter
@@ -36,9 +38,7 @@ from .transfers import DIRECTIONS, Transfers
 
 
 class GiveUp(m.Message, frozen=True):
-    """An asker left before its answer: forget what it was waiting for."""
-
-    waiter: int
+    """Askers left before their answers: give back what was held for them."""
 
 
 class UnifiedRadixCache(Coordinator):
@@ -49,11 +49,13 @@ class UnifiedRadixCache(Coordinator):
         parts: Parts,
         page_bytes: tuple[int, ...],
         *,
+        fences: Fences,
         room_timeout: float,
         prefetch_threshold: int,
     ) -> None:
         super().__init__()
         self._parts = parts
+        self._fences = fences
         self._room_timeout = room_timeout
         self.prefetch_threshold = prefetch_threshold
         self._report = Reporter(self)
@@ -84,7 +86,10 @@ class UnifiedRadixCache(Coordinator):
         self._publishing = Publishing(parts, self._room, self._splitter)
         self._extending = Extending(parts, self._room, self._leases)
         self._woken = False
-        self._settling: list[Any] = []
+        self._settling: list[ReplyToken] = []
+        self._left: list[ReplyToken] = []
+        self._unclaimed: list[m.Release | m.Trim] = []
+        self._giving_up = False
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +119,7 @@ class UnifiedRadixCache(Coordinator):
         acquired = await self._acquiring.attempt(pending)
         if acquired is None:
             pending.token = self.defer()
-            self._acquiring.waiting[id(pending.token)] = pending
+            self._acquiring.waiting[pending.token] = pending
             return None
         self._acquired(pending, acquired)
         self._wake()
@@ -138,11 +143,11 @@ class UnifiedRadixCache(Coordinator):
     async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
         for pending in waiting:
             pending.ops.discard(op)
-            if pending.ops or id(pending.token) not in self._acquiring.waiting:
+            if pending.ops or pending.token not in self._acquiring.waiting:
                 continue
             acquired = await self._acquiring.attempt(pending)
             if acquired is not None:
-                del self._acquiring.waiting[id(pending.token)]
+                del self._acquiring.waiting[pending.token]
                 self._acquired(pending, acquired)
                 pending.token.reply(acquired)
 
@@ -155,12 +160,21 @@ class UnifiedRadixCache(Coordinator):
         extended = await self._extending.begin(record, msg, patience)
         if extended is None:
             waiter = self._extending.wait(record, msg, self.defer())
-            self.start(self._time_out, waiter, patience)
+            if patience < math.inf:
+                self.start(self._time_out, waiter, patience)
+            if self._room.fence:
+                self.start(self._cool, self._room.fence)
         return extended
 
-    async def _time_out(self, waiter: int, patience: float) -> None:
-        await trio.sleep(patience)
-        self.ref.tell(m.RoomTimeout(waiter), control=True)
+    async def _time_out(self, waiter: RoomWaiter, patience: float) -> None:
+        with waiter.scope:
+            await trio.sleep(patience)
+            self.ref.tell(m.RoomTimeout(waiter.id), control=True)
+
+    async def _cool(self, fence: int) -> None:
+        """Look after waiters when the device has passed what freed pages must wait for."""
+        await trio.to_thread.run_sync(self._fences.wait, fence)
+        self.ref.tell(m.Background(), control=True)
 
     @handles(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
@@ -187,7 +201,8 @@ class UnifiedRadixCache(Coordinator):
         got = await self._room.take(Tier.L1, ((part.name, 1),))
         if isinstance(got, t.Short):
             return -1
-        await self._parts.tiers[Tier.L1].ask(t.CopyState(part.name, share.slot, got[0], msg.stream))
+        copy = t.CopyState(part.name, share.slot, got[0], msg.stream)
+        self._room.captured(await self._parts.tiers[Tier.L1].ask(copy))
         share.kept.append((msg.at, got[0]))
         return int.from_bytes(got[0], "little")
 
@@ -238,7 +253,7 @@ class UnifiedRadixCache(Coordinator):
                 duplicates=len(result.published.patches),
             )
         if Tier.L2 in self._parts.tiers and result.nodes:
-            self._transfers.dirty.update(dict.fromkeys(result.nodes))
+            self._room.due.dirty.update(dict.fromkeys(result.nodes))
             self._wake()
         self._counters.published += 1
         await self._extending.serve()
@@ -273,26 +288,46 @@ class UnifiedRadixCache(Coordinator):
 
     # -- askers that left -----------------------------------------------------------------------------
 
-    def abandoned(self, token: Any) -> None:
+    def abandoned(self, token: ReplyToken) -> None:
         """Give back, by an operation of its own, what was held for an asker that left."""
-        self.ref.tell(GiveUp(id(token)), control=True)
+        self._left.append(token)
+        self._give_up_soon()
 
     def orphaned(self, msg: Any, result: Any) -> None:
         """Take back what an answer that found nobody has given."""
         if isinstance(result, m.Acquired):
-            self.ref.tell(m.Release(result.lease), control=True)
+            self._unclaimed.append(m.Release(result.lease))
+            self._give_up_soon()
         elif isinstance(result, m.Extended):
-            self.ref.tell(m.Trim(msg.lease, msg.count), control=True)
+            self._unclaimed.append(m.Trim(msg.lease, msg.count))
+            self._give_up_soon()
+
+    def _give_up_soon(self) -> None:
+        # One message for all of them: thousands may be cancelled at once, and mailboxes are bounded.
+        if not self._giving_up:
+            self._giving_up = True
+            self.ref.tell(GiveUp(), control=True)
 
     @handles(GiveUp)
     async def give_up(self, msg: GiveUp) -> None:
-        """Forget an acquire or extend whose asker left."""
-        pending = self._acquiring.waiting.pop(msg.waiter, None)
-        if pending is not None:
-            self._acquiring.leave(pending)
-            if pending.record is not None:
-                await self.give_back(pending.record)
-        self._extending.leave(msg.waiter)
+        """Forget whose askers left, and take back what they did not take."""
+        self._giving_up = False
+        left, self._left = self._left, []
+        for token in left:
+            pending = self._acquiring.waiting.pop(token, None)
+            if pending is not None:
+                self._acquiring.leave(pending)
+                if pending.record is not None:
+                    await self.give_back(pending.record)
+            self._extending.leave(token)
+            if token in self._settling:
+                self._settling.remove(token)
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for back in unclaimed:
+            if isinstance(back, m.Release):
+                await self.release(back)
+            elif back.lease in self._leases:
+                await self.trim(back)
         await self._extending.serve()
 
     # -- between tiers --------------------------------------------------------------------------------
@@ -300,7 +335,7 @@ class UnifiedRadixCache(Coordinator):
     def _wake(self) -> None:
         """Have the background looked after, once, by the actor's own task; tell who waits for quiet."""
         self._settled()
-        if not self._woken and (self._transfers.dirty or self._transfers.unsaved):
+        if not self._woken and (self._room.due.dirty or self._room.due.unsaved):
             self._woken = True
             self.ref.tell(m.Background())
 
@@ -308,18 +343,20 @@ class UnifiedRadixCache(Coordinator):
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
         self._woken = False
-        transfers = self._transfers
-        if transfers.dirty and not transfers.busy("backup"):
+        transfers, due = self._transfers, self._room.due
+        if due.dirty and not transfers.busy("backup"):
             await transfers.backup()
-        if transfers.unsaved and not transfers.busy("save"):
+        if due.unsaved and not transfers.busy("save"):
             await self._storing.save()
         if not transfers.operations:
             self._wake()
+        await self._extending.serve()
 
     @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a copy, answer who waited for it, and start what can start now."""
         waiting = tuple(self._transfers.operations[msg.op].waiting)
+        self._transfers.report(msg)
         if not msg.ok:
             # Who waited lets go first: what hangs below a failed arrival must not be locked.
             for pending in waiting:
@@ -376,8 +413,8 @@ class UnifiedRadixCache(Coordinator):
         return m.EvictReport(freed, pending, nodes, why)
 
     def _in_flight(self) -> int:
-        transfers = self._transfers
-        return len(transfers.operations) + len(transfers.dirty) + len(transfers.unsaved)
+        due = self._room.due
+        return len(self._transfers.operations) + len(due.dirty) + len(due.unsaved)
 
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:

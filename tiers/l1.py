@@ -36,10 +36,14 @@ class L1Tier(PageTier):
         )
 
     @handles(CopyState)
-    def copy_state(self, msg: CopyState) -> None:
-        """Copy pages within a pool: done on return on the CPU, enqueued on a device."""
+    def copy_state(self, msg: CopyState) -> int:
+        """Copy pages within a pool: done on return on the CPU, enqueued on a device.
+
+        Answers the fence behind the copy: until it has passed, the source must not be overwritten.
+        """
         self._pools[msg.component]  # refuses an unknown one
         self._copy(msg)
+        return self._fences.record(msg.stream)
 
 
 class _HostStates:

@@ -55,7 +55,8 @@ class CopyState(msgspec.Struct, frozen=True, gc=False):
     """Copy whole pages within one L1 pool, `source[i]` to `target[i]`, in the order of `stream`.
 
     `stream` is an opaque stream handle (0 = the device's current stream); on a device the copy is
-    enqueued and the step does not wait, so that later work on that stream sees the copy.
+    enqueued and the step does not wait, so that later work on that stream sees the copy. Answered by
+    the fence behind it.
     """
 
     component: str
@@ -93,11 +94,11 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreItem(msgspec.Struct, frozen=True, gc=False):
-    """One L3 object: `key`, and which L2 pages its body is read from or written to, in order.
+    """One L3 object, and which L2 pages its body is read from or written to, in order.
 
-    The object's body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot:
-    start == end == its boundary). `pages` may be None inside an object where L2 has no payload for
-    the head of the chunk: then `start` is later than the chunk's first token.
+    The body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot: start ==
+    end == its boundary). Where L2 has nothing for the head of the chunk, `start` is later than the
+    chunk's first token.
     """
 
     component: str
