@@ -96,7 +96,8 @@ async def use(order: Workload) -> Use:
         before = peak = resident()
         for number, session in enumerate(workload.turn_order("uniform", sessions, turns)):
             turn[session] += 1
-            prompt = tokens[session][: turn[session] * workload.NEW_TOKENS * TOKEN]
+            length = turn[session] * workload.NEW_TOKENS
+            prompt = bytes(memoryview(tokens[session])[: length * TOKEN])
             await serve(cache, prompt, states=states)
             if number % _LOOK_EVERY == 0:
                 peak = max(peak, resident())
@@ -121,7 +122,8 @@ class _Sessions:
         """Answer the next prompt, of any open session."""
         place = self._source.randrange(len(self._open))
         self._turn[place] += 1
-        prompt = self._open[place][: self._turn[place] * workload.NEW_TOKENS * TOKEN]
+        length = self._turn[place] * workload.NEW_TOKENS
+        prompt = bytes(memoryview(self._open[place])[: length * TOKEN])
         if self._turn[place] == workload.TURNS:
             self._open[place], self._turn[place] = self._new(), 0
         return prompt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,17 +80,17 @@ def describe(case: Mapping[str, str | int]) -> str:
 
 def lines(report: Report, width: int) -> Iterator[str]:
     """Tell all rows in lines of at most `width` characters: benchmark, case, and its figures."""
-    benchmark = ""
-    for row, rows in itertools.groupby(
-        report.rows, lambda row: (row.benchmark, describe(row.case))
-    ):
-        if row[0] != benchmark:
-            benchmark = row[0]
-            yield f"\n{benchmark}"
-        yield f"  {row[1]}"
-        yield textwrap.fill(
-            "; ".join(map(_figure, rows)), width, initial_indent="    ", subsequent_indent="    "
-        )
+    blocks: dict[str, dict[str, list[str]]] = {}
+    for row in report.rows:
+        cases = blocks.setdefault(row.benchmark, {})
+        cases.setdefault(describe(row.case), []).append(_figure(row))
+    for benchmark, cases in blocks.items():
+        yield f"\n{benchmark}"
+        for case, figures in cases.items():
+            yield f"  {case}"
+            yield textwrap.fill(
+                "; ".join(figures), width, initial_indent="    ", subsequent_indent="    "
+            )
 
 
 def _figure(row: Row) -> str:
