@@ -89,13 +89,14 @@ async def _floor(size: int, times: int) -> Figures:
 
 async def _promotion(bench: Bench, times: int) -> None:
     """Acquire a prefix that is on L2 only."""
-    model = ModelSpec(name="promotion", components=(PagedSpec(name="full", head_dim=2),))
+    paged = PagedSpec(name="full", head_dim=2)
+    model = ModelSpec(name="promotion", components=(paged,))
     pages = {"full": 4 * PREFIX // PAGE}
     async with open_cache(CacheConfig(model=model, l1=pages, l2=pages)) as cache:
         forest = Forest(cache, PAGE, states=False)
         prefix = await forest.edge(PREFIX)
         prompt = prefix + forest.fresh(PAGE)
-        size = PREFIX * model.components[0].token_bytes  # type: ignore[union-attr]
+        size = PREFIX * paged.token_bytes
         samples = await bench.interleave(
             {
                 "ours": partial(_promote, cache, prompt, times),

@@ -39,7 +39,8 @@ def loop_us() -> float:
 
 async def median_us(times: int, step: Callable[[], Awaitable[object]]) -> float:
     """Time an async step, each call by itself; the median in µs."""
-    now, taken = time.perf_counter_ns, []
+    now = time.perf_counter_ns
+    taken: list[int] = []
     for _ in range(times):
         started = now()
         await step()
@@ -49,7 +50,8 @@ async def median_us(times: int, step: Callable[[], Awaitable[object]]) -> float:
 
 def plain_us(times: int, step: Callable[[], object]) -> float:
     """Time a short plain step, a loop of calls at once; the median of several loops, in µs a call."""
-    now, taken = time.perf_counter_ns, []
+    now = time.perf_counter_ns
+    taken: list[float] = []
     for _ in range(_LOOPS):
         started = now()
         for _ in range(times):
@@ -60,7 +62,8 @@ def plain_us(times: int, step: Callable[[], object]) -> float:
 
 async def async_us(times: int, step: Callable[[], Awaitable[object]]) -> float:
     """Time a short async step as `plain_us` does a plain one."""
-    now, taken = time.perf_counter_ns, []
+    now = time.perf_counter_ns
+    taken: list[float] = []
     for _ in range(_LOOPS):
         started = now()
         for _ in range(times):
