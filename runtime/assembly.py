@@ -12,6 +12,7 @@ from ..actors import (
     FaultPlan,
     Faults,
     Journal,
+    MailboxSpec,
     Observer,
     Ref,
     open_system,
@@ -201,9 +202,13 @@ async def assemble(
         )
 
 
+_MAILBOX = MailboxSpec(bound=1 << 20)
+"""As many as requests and operations can be outstanding: a notice that one is over must find room."""
+
+
 async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
     """Start an actor whose crash closes the system: permanent, where no restart is allowed."""
-    return await system.spawn(lambda: actor, name=name)
+    return await system.spawn(lambda: actor, name=name, mailbox=_MAILBOX)
 
 
 def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:

@@ -16,6 +16,8 @@ from ..errors import ActorStopped, Closed, ConfigError, WouldWait
 from ..spec import Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
+from .arguments import seconds, space, whole, word
+from .arguments import tier as page_tier
 from .assembly import Assembled, assemble
 from .checking import check
 from .config import CacheConfig
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from ..actors import FaultPlan, Journal, Trace
     from ..tiers.pools import DevicePools
     from ..tiers.store import Store
-
-_DEFAULT_SPACE = Namespace().encode()
 
 _BREATH = 0.001
 """Seconds that a caller may run on answers that never waited before a call yields for it."""
@@ -71,7 +71,7 @@ class Cache:
 
     def component_index(self, component: str, *, snapshot: bool) -> int:
         """Answer a component's place in the model; refuse the wrong kind."""
-        found = self._indexes.get(component)
+        found = self._indexes.get(word("component", component))
         if found is None or found[1] != snapshot:
             kind = "snapshot" if snapshot else "paged"
             known = ", ".join(name for name, (_, kept) in self._indexes.items() if kept == snapshot)
@@ -86,12 +86,22 @@ class Cache:
         self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
     ) -> Any:
         """Have an operation done, waiting where it waits."""
+        await self.breathe()
+        return await self.ask_now(msg, deadline=deadline, trace=trace)
+
+    async def breathe(self) -> None:
+        """Check for cancellation, and yield where the caller has run for a millisecond."""
         now = time.monotonic()
         if now - self._breathed > _BREATH:
             self._breathed = now
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def ask_now(
+        self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
+    ) -> Any:
+        """Have an operation done without looking for cancellation first."""
         try:
             return await self._ref.ask(msg, deadline=deadline, trace=trace)
         except ActorStopped as error:
@@ -127,7 +137,9 @@ class Cache:
         logs so far.
         """
         msg = self._acquire(tokens, namespace, priority, stream)
-        until = math.inf if deadline is None else trio.current_time() + deadline
+        until = math.inf
+        if deadline is not None:
+            until = trio.current_time() + seconds("deadline", deadline)
         count = len(msg.tokens) // TOKEN
         request = Request(self._telemetry, session, count)
         try:
@@ -176,30 +188,27 @@ class Cache:
         packed = pack(tokens)
         if not packed:
             raise ConfigError("an empty prompt has nothing to reuse or compute")
-        return m.Acquire(self._space(namespace), packed, priority, wait, stream or 0)
-
-    def _space(self, namespace: Namespace | None) -> bytes:
-        return _DEFAULT_SPACE if namespace is None else namespace.encode()
+        return m.Acquire(space(namespace), packed, whole("priority", priority), wait, stream or 0)
 
     async def peek(self, tokens: Tokens, *, namespace: Namespace | None = None) -> m.Peeked:
         """Answer how much of a prompt could be reused; never changes anything."""
-        peeked: m.Peeked = await self.ask(m.Peek(self._space(namespace), pack(tokens)))
+        peeked: m.Peeked = await self.ask(m.Peek(space(namespace), pack(tokens)))
         return peeked
 
     async def explain(
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> tuple[Verdict, ...]:
         """Answer, per component, how far it would go, which node stops it, and why."""
-        verdicts: tuple[Verdict, ...] = await self.ask(
-            m.Explain(self._space(namespace), pack(tokens))
-        )
+        verdicts: tuple[Verdict, ...] = await self.ask(m.Explain(space(namespace), pack(tokens)))
         return verdicts
 
     # -- upkeep ---------------------------------------------------------------------------------------
 
     async def evict(self, component: str, pages: int, tier: Tier = Tier.L1) -> m.EvictReport:
         """Evict unlocked payload of a component until `pages` are free or pending, or nothing is left."""
-        report: m.EvictReport = await self.ask(m.EvictPages(component, pages, tier))
+        report: m.EvictReport = await self.ask(
+            m.EvictPages(word("component", component), whole("pages", pages, 0), page_tier(tier))
+        )
         return report
 
     async def flush(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..errors import StaleLease
+from ..errors import ActorStopped, Closed, ConfigError, StaleLease
 from . import messages as m
+from .arguments import seconds, whole, word
 from .pagetable import GrowingTable
 from .request import Request
 from .stats import HitTokens
@@ -101,11 +102,15 @@ class Lease:
         takes nothing.
         """
         self._alive()
+        count = whole("extend: the number of tokens", count, 1)
+        if deadline is not None:
+            deadline = seconds("deadline", deadline)
+        await self._cache.breathe()
         # Before asking: the cache lets go of what a window has passed even where it then refuses.
         self._computed = self.extent
         self._move_windows()
         patience = -1.0 if deadline is None else max(0.0, deadline)
-        extended: m.Extended = await self._cache.ask(
+        extended: m.Extended = await self._cache.ask_now(
             m.Extend(self._id, count, patience, self._cache.fence(stream)),
             trace=self._request.trace,
         )
@@ -145,7 +150,7 @@ class Lease:
         """
         self._alive()
         slot: int = await self._cache.ask(
-            m.Snapshot(self._id, component, at, stream or 0),
+            m.Snapshot(self._id, word("component", component), whole("at", at), stream or 0),
             trace=self._request.trace,
         )
         if slot < 0:
@@ -156,6 +161,11 @@ class Lease:
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
         self._alive()
+        count = whole("trim: the number of tokens", count, 0)
+        # The windows of this lease have moved with what was computed, whatever became of the extend.
+        if self.extent - count < max(self.published, self._computed):
+            room = self.extent - max(self.published, self._computed)
+            raise ConfigError(f"at most {room} tokens can be trimmed, not {count}")
         extent: int = await self._cache.ask(
             m.Trim(self._id, count, self._cache.fence(stream)), trace=self._request.trace
         )
@@ -174,7 +184,7 @@ class Lease:
         arriving on L1; the rest stays private.
         """
         self._alive()
-        target = min(self.extent, self.known) if upto is None else upto
+        target = min(self.extent, self.known) if upto is None else whole("upto", upto)
         appended = bytes(self._appended)
         published: m.Published = await self._cache.ask(
             m.Publish(self._id, target, appended, self._cache.fence(stream)),
@@ -198,6 +208,8 @@ class Lease:
                 await self._cache.ask_shielded(
                     m.Release(self._id, self._cache.fence(stream)), self._request.trace
                 )
+            except (Closed, ActorStopped):
+                pass  # a closed cache holds nothing that could be given back
             finally:
                 self._request.released(self.hit, self.extent, self.published)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from ..actors import Coordinator, ReplyToken, handles
+from ..actors import Coordinator, ReplyToken
 from ..components import messages as c
 from ..errors import ConfigError, StaleLease
 from ..spec import Tier
@@ -25,6 +25,7 @@ from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
 from .leases import PAGE, TOKEN, LeaseRecord
+from .operation import operation
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
@@ -112,7 +113,7 @@ class UnifiedRadixCache(Coordinator):
             raise StaleLease(f"lease {id} was released; acquire again")
         return record
 
-    @handles(m.Acquire)
+    @operation(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where payload must be fetched first."""
         pending = PendingAcquire(msg, self.trace, self._report.begin())
@@ -151,7 +152,7 @@ class UnifiedRadixCache(Coordinator):
                 self._acquired(pending, acquired)
                 pending.token.reply(acquired)
 
-    @handles(m.Extend)
+    @operation(m.Extend)
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
         self._room.captured(msg.fence)
@@ -176,12 +177,12 @@ class UnifiedRadixCache(Coordinator):
         await trio.to_thread.run_sync(self._fences.wait, fence)
         self.ref.tell(m.Background(), control=True)
 
-    @handles(m.RoomTimeout)
+    @operation(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
         """Refuse an extend whose patience is over."""
         await self._extending.time_out(msg.waiter)
 
-    @handles(m.Snapshot)
+    @operation(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
         record = self._lease(msg.lease)
@@ -206,7 +207,7 @@ class UnifiedRadixCache(Coordinator):
         share.kept.append((msg.at, got[0]))
         return int.from_bytes(got[0], "little")
 
-    @handles(m.Trim)
+    @operation(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
         self._room.captured(msg.fence)
@@ -230,7 +231,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return extent
 
-    @handles(m.Publish)
+    @operation(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         self._room.captured(msg.fence)
@@ -259,7 +260,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return result.published
 
-    @handles(m.Release)
+    @operation(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
         self._room.captured(msg.fence)
@@ -308,7 +309,7 @@ class UnifiedRadixCache(Coordinator):
             self._giving_up = True
             self.ref.tell(GiveUp(), control=True)
 
-    @handles(GiveUp)
+    @operation(GiveUp)
     async def give_up(self, msg: GiveUp) -> None:
         """Forget whose askers left, and take back what they did not take."""
         self._giving_up = False
@@ -339,7 +340,7 @@ class UnifiedRadixCache(Coordinator):
             self._woken = True
             self.ref.tell(m.Background())
 
-    @handles(m.Background)
+    @operation(m.Background)
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
         self._woken = False
@@ -352,7 +353,7 @@ class UnifiedRadixCache(Coordinator):
             self._wake()
         await self._extending.serve()
 
-    @handles(m.Transferred)
+    @operation(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a copy, answer who waited for it, and start what can start now."""
         waiting = tuple(self._transfers.operations[msg.op].waiting)
@@ -366,7 +367,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         self._wake()
 
-    @handles(m.Found)
+    @operation(m.Found)
     async def found(self, msg: m.Found) -> None:
         """Fetch what the store has, or go on without it."""
         operation = await self._storing.found(msg)
@@ -374,7 +375,7 @@ class UnifiedRadixCache(Coordinator):
             await self._resume(tuple(operation.waiting), msg.op)
             self._wake()
 
-    @handles(m.Fetched)
+    @operation(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
         """Take what arrived from the store, then plan again for who waited."""
         operation = await self._storing.fetched(msg)
@@ -382,7 +383,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         self._wake()
 
-    @handles(m.Saved)
+    @operation(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
         await self._storing.saved(msg)
@@ -391,17 +392,17 @@ class UnifiedRadixCache(Coordinator):
 
     # -- looking and cleaning ---------------------------------------------------------------------------
 
-    @handles(m.Peek)
+    @operation(m.Peek)
     async def peek(self, msg: m.Peek) -> m.Peeked:
         """Answer how much could be reused; change nothing."""
         return await self._planner.peek(msg)
 
-    @handles(m.Explain)
+    @operation(m.Explain)
     async def explain(self, msg: m.Explain) -> tuple[Verdict, ...]:
         """Answer what each component says of a prompt."""
         return await self._planner.explain(msg)
 
-    @handles(m.EvictPages)
+    @operation(m.EvictPages)
     async def evict(self, msg: m.EvictPages) -> m.EvictReport:
         """Evict unlocked payload on request."""
         part = self._parts.by_name.get(msg.component)
@@ -416,7 +417,7 @@ class UnifiedRadixCache(Coordinator):
         due = self._room.due
         return len(self._transfers.operations) + len(due.dirty) + len(due.unsaved)
 
-    @handles(m.Settle)
+    @operation(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Answer when nothing is in flight between tiers, nor due."""
         if self._in_flight():
@@ -451,7 +452,7 @@ class UnifiedRadixCache(Coordinator):
             in_flight=self._in_flight(),
         )
 
-    @handles(m.Stats)
+    @operation(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
         """Answer counters and usage."""
         return await gather_stats(
@@ -465,7 +466,7 @@ class UnifiedRadixCache(Coordinator):
             in_flight=self._in_flight(),
         )
 
-    @handles(m.Inspect)
+    @operation(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Answer all bookkeeping at this moment."""
         return await gather(self._parts, tuple(self._leases.values()), self._storing.staged())
