@@ -168,6 +168,10 @@ class _Tally:
         )
 
 
+_GROWTH = 1 << 34
+"""Bytes of address space for what a process that uses the store may add while it is read."""
+
+
 def _walk(path: Path) -> StoreReport:
     """Read and verify everything, in this process, which it may kill. Raises `ConfigError`."""
     data = path / DATA
@@ -175,7 +179,14 @@ def _walk(path: Path) -> StoreReport:
     tally = _Tally()
     problem = ""
     try:
-        with lmdb.open(str(path), readonly=True, create=False, max_dbs=2, readahead=False) as env:
+        with lmdb.open(
+            str(path),
+            map_size=2 * data.stat().st_size + _GROWTH,
+            readonly=True,
+            create=False,
+            max_dbs=2,
+            readahead=False,
+        ) as env:
             _read(env, path, tally)
             if missing:
                 # a compact copy follows the list of free pages too, which a writer would

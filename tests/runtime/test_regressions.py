@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-
 from banyankv import (
     CacheConfig,
     Closed,
@@ -118,9 +117,7 @@ async def test_a_node_may_be_saved_twice(dispatch):
 
 
 async def test_a_refused_extend_leaves_no_page_in_the_table_that_is_not_owned(dispatch):
-    model = ModelSpec(
-        name="w", page_size=1, components=(PagedSpec(name="full"), _swa(window=1))
-    )
+    model = ModelSpec(name="w", page_size=1, components=(PagedSpec(name="full"), _swa(window=1)))
     small = CacheConfig(model=model, l1={"full": 8, "swa": 8}, dispatch=dispatch)
     async with open_cache(small) as cache, await cache.acquire([0, 0, 0]) as lease:
         await lease.extend(3)
@@ -143,9 +140,7 @@ async def test_a_payload_comes_back_to_the_eviction_index_under_the_same_key(dis
         components=(PagedSpec(name="full"), SnapshotSpec(states=(StateTensor("s", (4,)),))),
     )
     both = {"full": 40, "mamba": 8}
-    async with open_cache(
-        CacheConfig(model=model, l1=both, l2=both, dispatch=dispatch)
-    ) as cache:
+    async with open_cache(CacheConfig(model=model, l1=both, l2=both, dispatch=dispatch)) as cache:
         for turn in range(3):
             async with await cache.acquire([turn] * 9) as lease:
                 await lease.extend(8 - lease.length)
