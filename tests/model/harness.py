@@ -1,180 +1,26 @@
-"""A cache in a thread of its own, watched: every call is followed by the referee's look at all of it.
+"""A cache at work, watched: every call is followed by the referee's look at all of it.
 
-Hypothesis drives its state machines from plain functions, so `TrioThread` runs trio beside it and
-`Bench` holds what lives there: the cache, its gate on copies, the turns in hand and the requests that
-wait. `Bench.settled` is called after every step.
+`Bench` holds what a test plays with: the cache, the gate before its copies, the turns in hand and the
+requests that wait. Its verbs do one thing to the cache and judge what came of it; `settled` is called
+after every step.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
-import numpy as np
 import trio
 import trio.testing
-from banyankv import (
-    Cache,
-    CacheConfig,
-    Lease,
-    Namespace,
-    NoCapacity,
-    Tier,
-    TierUnavailable,
-    open_cache,
-)
-from banyankv.runtime.inspection import Inspection
+from banyankv import Cache, CacheConfig, Lease, Namespace, NoCapacity, Tier, open_cache
 
+from .driving import Gate
 from .engine import Turn
-from .reference import Flat, Key, Referee, State, floor
-
-T = TypeVar("T")
+from .judging import Judge
+from .reference import Flat, Key, len_of
 
 NOBODY = Namespace()
-
-Lock = tuple[str, Key]
-"""A component and a page."""
-
-
-def len_of(key: Key) -> int:
-    """The boundary that a key names."""
-    return len(key.prefix)
-
-
-def decode(encoded: bytes) -> Namespace:
-    """Undo `Namespace.encode`: the tree reports its namespaces framed."""
-    fields: list[str | None] = []
-    at = 0
-    while at < len(encoded):
-        if encoded[at] == 0:
-            fields.append(None)
-            at += 1
-        else:
-            end = at + 9 + int.from_bytes(encoded[at + 1 : at + 9], "little")
-            fields.append(encoded[at + 9 : end].decode())
-            at = end
-    return Namespace(*fields)
-
-
-def flatten(seen: Inspection, page: int) -> Flat:
-    """Cut the tree's nodes into the pages that the referee knows."""
-    held: State = {(part.name, tier): {} for part in seen.components for tier in (Tier.L1, Tier.L2)}
-    ends: set[Key] = set()
-    known: set[Key] = set()
-    locks: dict[tuple[str, Key], int] = {}
-    node_of: dict[Key, tuple[int, int]] = {}
-    records = {part.name: {r.id: r for r in part.records} for part in seen.components}
-    prefixes: dict[int, Key] = {}
-    for node in sorted(seen.nodes, key=lambda node: (node.start, node.end)):
-        above = prefixes[node.parent].prefix if node.start else ()
-        edge = tuple(np.frombuffer(node.key, "<u4").tolist())
-        last = prefixes[node.id] = Key(decode(node.namespace), above + edge)
-        assert len(last.prefix) == node.end, "a node's tokens reach from its start to its end"
-        if node.end == 0:
-            continue
-        ends.add(last)
-        for end in range(node.start + page, node.end + 1, page):
-            key = Key(last.namespace, last.prefix[:end])
-            assert key not in known, f"two nodes hold the page {key}"
-            known.add(key)
-            node_of[key] = (node.start, node.end)
-            for part in seen.components:
-                record = records[part.name].get(node.id)
-                if record is None or (part.snapshot and end != node.end):
-                    continue
-                if record.l1 is not None:
-                    held[part.name, Tier.L1][key] = "arriving" if record.l1_writer else "present"
-                if record.l2 is not None:
-                    held[part.name, Tier.L2][key] = "arriving" if record.l2_writer else "present"
-                if record.lock:
-                    locks[part.name, key] = record.lock
-    return Flat(held, frozenset(ends), frozenset(known), locks, node_of)
-
-
-class Gate:
-    """Stands before the copy engine: lets batches through, holds them, or makes them fail."""
-
-    def __init__(self) -> None:
-        self._open = trio.Event()
-        self._open.set()
-        self.failing = 0
-        self.waiting = 0
-
-    @property
-    def stalled(self) -> bool:
-        """Whether copies are held."""
-        return not self._open.is_set()
-
-    def stall(self) -> None:
-        """Hold every copy that has not started."""
-        if self._open.is_set():
-            self._open = trio.Event()
-
-    def let_go(self) -> None:
-        """Let all copies go."""
-        self._open.set()
-
-    async def __call__(self, *_: object) -> None:
-        self.waiting += 1
-        try:
-            await self._open.wait()
-        finally:
-            self.waiting -= 1
-        if self.failing:
-            self.failing -= 1
-            raise TierUnavailable("the test lets this copy fail")
-
-
-class TrioThread:
-    """Runs one async main in a thread; `call` runs functions in it and brings back what they raise."""
-
-    def __init__(self, main: Callable[[Callable[[Any], None]], Awaitable[None]]) -> None:
-        self._ready = threading.Event()
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._thread = threading.Thread(target=self._run, args=(main,), daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, main: Callable[[Callable[[Any], None]], Awaitable[None]]) -> None:
-        async def run() -> None:
-            self._token = trio.lowlevel.current_trio_token()
-            await main(self._started)
-
-        try:
-            trio.run(run)
-        except BaseException as error:  # noqa: BLE001 - raised again by `join`
-            self._error = error
-        finally:
-            self._ready.set()
-
-    def _started(self, value: Any) -> None:
-        self._value = value
-        self._ready.set()
-
-    @property
-    def value(self) -> Any:
-        """What main handed over when it had started."""
-        return self._value
-
-    def call(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async function in the thread and wait for it."""
-        bound = functools.partial(function, *args, **kwargs)
-        return trio.from_thread.run(bound, trio_token=self._token)
-
-    def join(self) -> None:
-        """Wait for the end of main; raise what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
 
 
 @dataclass
@@ -190,41 +36,15 @@ class Waiting:
     tokens: tuple[int, ...] = ()
 
 
-class Bench:
-    """A cache, its turns in hand, and all that the referee holds against it."""
+class Bench(Judge):
+    """A cache, its turns in hand, and the verbs that are judged."""
 
     def __init__(self, cache: Cache, gate: Gate, nursery: trio.Nursery) -> None:
-        self.cache = cache
+        super().__init__(cache)
         self.gate = gate
         self.nursery = nursery
-        self.config = cache.config
-        self.referee = Referee(cache.config.model)
-        self.rules = self.referee.rules
-        self.turns: list[Turn] = []
         self.pending: list[Waiting] = []
-        self.covers: dict[int, dict[str, tuple[Key, int]]] = {}
-        """id(turn) -> what its lease locks: per paged component the anchor and the lowest start."""
         self.end = trio.Event()
-
-    # -- looking -------------------------------------------------------------------------------
-
-    async def look(self) -> Flat:
-        """The cache as it is, flat."""
-        return flatten(await self.cache.inspect(), self.rules.page)
-
-    async def room(self, tier: Tier = Tier.L1) -> dict[str, int]:
-        """Free pages of each pool of a tier."""
-        return {
-            usage.component: usage.free
-            for usage in (await self.cache.stats()).pools[tier.name.lower()]
-        }
-
-    def evictable(self, flat: Flat, component: str, tier: Tier = Tier.L1) -> int:
-        """Pages of one component that no lock holds (all of them, for L2)."""
-        pages = flat.pages(component, tier)
-        return sum(not (tier == Tier.L1 and flat.locks.get((component, key))) for key in pages)
-
-    # -- what must hold after every step ---------------------------------------------------------
 
     async def settled(self) -> Flat:
         """Let everything come to rest that can, then hold all invariants against the cache."""
@@ -234,77 +54,8 @@ class Bench:
             await self.cache.settle()
             await trio.testing.wait_all_tasks_blocked()
         await self.collect()
-        await self.cache.check()
-        flat = await self.look()
-        faults = self.referee.faults(flat, write_through=True)
-        assert not faults, faults
-        for turn in self.turns:
-            turn.verify()
-            self._covered(flat, turn)
-        self._locks(flat)
-        await self._conservation(flat)
-        return flat
-
-    def _covered(self, flat: Flat, turn: Turn) -> None:
-        full, published = self.rules.names[0], turn.lease.published
-        for end in range(self.rules.page, published + 1, self.rules.page):
-            key = Key(turn.namespace, tuple(turn.tokens[:end]))
-            assert key in flat.pages(full, Tier.L1), f"a live lease lost {key}"
-
-    def _explained(self, flat: Flat) -> tuple[Counter[Lock], Counter[Lock]]:
-        """How often each page must at least be locked, and may at most be."""
-        must: Counter[Lock] = Counter()
-        may: Counter[Lock] = Counter()
-        for turn in self.turns:
-            for name, (anchor, start) in self.covers[id(turn)].items():
-                needed = max(start, self._needed(flat, name, anchor, turn.lease.start(name)))
-                for end in range(start + self.rules.page, len(anchor.prefix) + 1, self.rules.page):
-                    where = (name, Key(anchor.namespace, anchor.prefix[:end]))
-                    may[where] += 1
-                    must[where] += end > needed
-        return must, may
-
-    def _locks(self, flat: Flat) -> None:
-        must, may = self._explained(flat)
-        for where in {*may, *flat.locks}:
-            count = flat.locks.get(where, 0)
-            assert must[where] <= count <= may[where] or (self.pending and count > may[where]), (
-                f"{where} is locked {count} times, leases explain {must[where]} to {may[where]}"
-            )
-
-    def _needed(self, flat: Flat, name: str, anchor: Key, table: int) -> int:
-        """Start of the lowest node that boundary `anchor` needs and the running request still uses."""
-        at = len(anchor.prefix)
-        low = max(table, floor(self.rules.low(name, at), self.rules.page))
-        if low >= at:
-            return at
-        return flat.node_of[Key(anchor.namespace, anchor.prefix[: low + self.rules.page])][0]
-
-    async def _conservation(self, flat: Flat) -> None:
-        private: Counter[str] = Counter()
-        for turn in self.turns:
-            for name in self.rules.names:
-                private[name] += turn.private(name)
-        for usage in (await self.cache.stats()).pools["l1"]:
-            name = usage.component
-            cached = len(flat.pages(name, Tier.L1))
-            explained = usage.free + usage.quarantined + cached + private[name]
-            assert explained == usage.capacity or (self.pending and explained < usage.capacity), (
-                f"{name}: {usage} but {cached} cached and {private[name]} private"
-            )
-        for usage in (await self.cache.stats()).pools.get("l2", ()):
-            cached = len(flat.pages(usage.component, Tier.L2))
-            assert usage.free + usage.quarantined + cached == usage.capacity, (usage, cached)
-
-    # -- turns -------------------------------------------------------------------------------------
-
-    def cover(self, flat: Flat, turn: Turn) -> None:
-        """Note what the lease of `turn` locks, as the tree stands at this moment: whole nodes, from
-        the one where its boundary's need begins."""
-        at = turn.lease.published
-        anchor = Key(turn.namespace, tuple(turn.tokens[:at]))
-        starts = {name: self._needed(flat, name, anchor, 0) for name in self.rules.paged if at}
-        self.covers[id(turn)] = {n: (anchor, start) for n, start in starts.items() if start < at}
+        self.waiting = len(self.pending)
+        return await self.judge_moment(at_rest=not (self.gate.stalled or self.gate.failed))
 
     async def _adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
         turn = Turn(self.cache, lease, namespace, tokens)
@@ -373,42 +124,6 @@ class Bench:
         self.judge_length(before, free, turn, host=False)
         return turn
 
-    async def judge_peek(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> None:
-        """`peek` and `explain` agree with the referee and change nothing."""
-        peek = await self.cache.peek(list(tokens), namespace=namespace)
-        referee = self.referee
-        assert peek.length == referee.boundary(flat, namespace, tokens), "peek.length"
-        assert peek.device == referee.boundary(flat, namespace, tokens, host=False), "peek.device"
-        assert peek.full == referee.full_extent(flat, namespace, tokens), "peek.full"
-        for verdict in await self.cache.explain(list(tokens), namespace=namespace):
-            own = referee.boundary(flat, namespace, tokens, components=(verdict.component,))
-            assert verdict.reach == own, verdict
-        assert await self.look() == flat, "looking changed the tree"
-
-    def judge_length(self, before: Flat, free: dict[str, int], turn: Turn, host: bool) -> None:
-        """The hit is a good boundary; and the deepest one, unless room was short for it."""
-        lease, tokens = turn.lease, tuple(turn.tokens)
-        length, namespace = lease.length, turn.namespace
-        turn.verify()
-        assert length % self.rules.page == 0 and length <= len(tokens) - 1
-        assert length <= lease.full_match <= floor(len(tokens) - 1, self.rules.page)
-        assert lease.hit.l1 + lease.hit.l2 + lease.hit.l3 == length
-        best = self.referee.boundary(before, namespace, tokens, host=host)
-        allowed = [
-            len(key.prefix)
-            for key in self.referee.candidates(before, namespace, tokens)
-            if all(self.referee.allows(before, n, key, host) for n in self.rules.names)
-        ]
-        assert length in allowed, f"{length} is no good boundary: {allowed}"
-        if length == best:
-            return
-        lacking = self.referee.missing_on_l1(before, Key(namespace, tokens[:best]))
-        for name in self.rules.snapshots:
-            lacking[name] += 1  # the private copy of the state
-        assert any(free[name] < count for name, count in lacking.items()), (
-            f"reused {length} of {tokens}, {best} was possible and there was room: {lacking}, {free}"
-        )
-
     async def extend(self, turn: Turn, count: int, keep: bool) -> bool:
         """Extend, compute, perhaps snapshot; whether there was room."""
         before, free = await self.look(), await self.room()
@@ -468,35 +183,9 @@ class Bench:
         for name in self.rules.paged:
             low = max(starts[name], self.rules.trimmed(name, wanted, turn.snapshots))
             assert turn.lease.start(name) in {starts[name], low}, f"table of {name} after publish"
-        self._judge_cuts(before, after, turn, old, reached, starts, kept)
+        self.judge_cuts(before, after, turn, old, reached, starts, kept)
         self.cover(after, turn)
         return reached
-
-    def _judge_cuts(
-        self,
-        before: Flat,
-        after: Flat,
-        turn: Turn,
-        old: int,
-        reached: int,
-        starts: dict[str, int],
-        kept: dict[int, dict[str, int]],
-    ) -> None:
-        if reached == old:
-            assert after.ends == before.ends, "nothing was published, yet something was cut"
-            return
-        new = {key for key in after.ends - before.ends if key.namespace == turn.namespace}
-        assert new == after.ends - before.ends
-        tokens, page = tuple(turn.tokens), self.rules.page
-        apart = before.walk_end(turn.namespace, tokens[:reached], page)
-        caps = {floor(self.rules.low(name, reached), page) for name in self.rules.paged}
-        may = {apart, reached, old, *caps, *starts.values(), *kept}
-        for key in new:
-            at = len(key.prefix)
-            assert key.prefix == tokens[:at] and at in may, f"publish cut at {key}, may at {may}"
-        must = {at for at, slots in kept.items() if slots and at <= reached} | {reached}
-        for at in must:
-            assert Key(turn.namespace, tokens[:at]) in after.ends, f"publish did not cut at {at}"
 
     async def release(self, turn: Turn) -> None:
         """Release; what the tree holds stays as it is, unless somebody waits or a copy may land."""
@@ -523,32 +212,12 @@ class Bench:
                 assert not locked, f"{name}: locked pages were evicted: {locked}"
         freed = len(gone[component])
         assert freed >= min(count, unlocked) or self.gate.stalled, (report, freed, unlocked)
-        self._judge_cascade(before, gone, component, tier)
+        self.judge_cascade(before, gone, component, tier)
         biggest = max(
             (before.node_of[key][1] - before.node_of[key][0] for key in gone[component]), default=0
         )
         if component not in self.rules.snapshots:
             assert freed < count + max(1, biggest // self.rules.page), "evicted beyond one victim"
-
-    def _judge_cascade(
-        self, before: Flat, gone: dict[str, frozenset[Key]], trigger: str, tier: Tier
-    ) -> None:
-        full = self.rules.names[0]
-        if trigger == full:
-            return  # whatever is on a node without FULL is caught by the invariants
-        held = before.pages(trigger, tier)
-        for key in gone[full]:
-            start, end = before.node_of[key]
-            del start
-            last = {k for k in held if before.node_of[k] == before.node_of[key]}
-            assert last, f"{trigger} took {full} from {key}, where it had nothing ({end})"
-        for name in self.rules.names[1:]:
-            if name == trigger:
-                continue
-            for key in gone[name] - gone[full]:
-                assert name in self.rules.snapshots and trigger not in self.rules.snapshots, (
-                    f"{trigger} took {name} from the inner node at {key}"
-                )
 
     async def flush(self) -> None:
         """Forget everything; nobody holds a lease."""
@@ -625,9 +294,9 @@ class Bench:
                 flat = await self.settled()
                 assert not flat.pages(name, tier), f"unlocked {name} stays on {tier.name}"
         assert not flat.known, f"nodes without payload are left: {flat.known}"
-        for tier, pools in (await self.cache.stats()).pools.items():
+        for place, pools in (await self.cache.stats()).pools.items():
             for usage in pools:
-                assert usage.free == usage.capacity, (tier, usage)
+                assert usage.free == usage.capacity, (place, usage)
 
     async def close(self) -> None:
         """Let the thread end."""

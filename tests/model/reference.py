@@ -22,6 +22,11 @@ class Key(NamedTuple):
     prefix: tuple[int, ...]
 
 
+def len_of(key: Key) -> int:
+    """The boundary that a key names."""
+    return len(key.prefix)
+
+
 def floor(tokens: int, page: int) -> int:
     """Round down to whole pages."""
     return tokens // page * page
@@ -40,7 +45,7 @@ class Rules:
         self.names = tuple(c.name for c in model.components)
         self.paged = tuple(c.name for c in model.components if isinstance(c, PagedSpec))
         self.snapshots = tuple(c for c in self.names if c not in self.paged)
-        self._spec = {c.name: c for c in model.components}
+        self._spec = {c.name: c for c in model.components if isinstance(c, PagedSpec)}
 
     def low(self, component: str, at: int) -> int:
         """First token that a paged component must still have at position `at` (`at` itself: none)."""

@@ -21,8 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from .driving import TrioThread
 from .engine import config_of, model_of
-from .harness import Bench, TrioThread, run_bench
+from .harness import Bench, run_bench
 
 DEEP = os.environ.get("BANYANKV_HYPOTHESIS") == "deep"
 SETTINGS = settings(
