@@ -33,13 +33,15 @@ def pack(tokens: Tokens) -> bytes:
 
 
 def _pack_numbers(tokens: Any) -> bytes:
-    numpy = getattr(tokens, "numpy", None)
-    if numpy is not None:  # a torch tensor shares its memory with the array
-        tokens = tokens.cpu().numpy()
+    if isinstance(tokens, (list, tuple, range)):
+        return _pack_ints(tokens)
     try:
-        view = memoryview(tokens)
+        # a torch tensor shares its memory with the array
+        view = memoryview(tokens.cpu().numpy() if hasattr(tokens, "numpy") else tokens)
     except TypeError:
         return _pack_ints(tokens)
+    except (RuntimeError, ValueError) as error:  # what a tensor or array of other things answers
+        raise ConfigError(f"tokens must be integers from 0 to 2**32 - 1: {error}") from error
     if view.ndim != 1:
         raise ConfigError(f"tokens must have one dimension, not {view.ndim}")
     kind = view.format.lstrip("<=@")
