@@ -160,7 +160,10 @@ def _outcome(result: ReplayResult) -> int:
     if not result.sound:
         _say(result.problem or f"{result.leaked_pages} pages leaked")
         return WRONG
-    return INTERRUPTED if result.interrupted else 0
+    if result.interrupted:
+        _say(f"interrupted after {result.requests:,} requests; the figures are of those")
+        return INTERRUPTED
+    return 0
 
 
 async def _replay(
