@@ -25,12 +25,12 @@ def read(
     yield Reading("banyankv.match.requested", totals.tokens)
     for tier, tokens in zip(("l1", "l2", "l3"), totals.hits, strict=True):
         yield Reading("banyankv.match.hit", tokens, (("tier", tier),))
-    for name, evicted_l1, evicted_l2, demoted, promoted in totals.components:
-        of = ("component", name)
-        yield Reading("banyankv.evicted", evicted_l1, (of, ("tier", "l1")))
-        yield Reading("banyankv.evicted", evicted_l2, (of, ("tier", "l2")))
-        yield Reading("banyankv.demoted", demoted, (of, ("tier", "l1")))
-        yield Reading("banyankv.promoted", promoted, (of, ("tier", "l1")))
+    for part in totals.components:
+        of = ("component", part.component)
+        yield Reading("banyankv.evicted", part.evicted_l1, (of, ("tier", "l1")))
+        yield Reading("banyankv.evicted", part.evicted_l2, (of, ("tier", "l2")))
+        yield Reading("banyankv.demoted", part.demoted, (of, ("tier", "l1")))
+        yield Reading("banyankv.promoted", part.promoted, (of, ("tier", "l1")))
     for direction, moved in totals.moved:
         source, target = direction.split("_")
         yield Reading("banyankv.transfer.io", moved, (("src", source), ("dst", target)))

@@ -12,7 +12,7 @@ from .parts import Parts
 from .planning import TOKEN
 from .room import Room
 from .storing import Storing
-from .transfers import Transfers
+from .transfers import DIRECTIONS, Transfers
 
 
 class HitTokens(msgspec.Struct, frozen=True, gc=False):
@@ -57,15 +57,12 @@ class CacheStats(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
-    """The running numbers of a cache, copied: see `CacheStats` for what they mean.
-
-    `components` is (name, evicted from L1, from L2, demoted, promoted), `moved` (direction, bytes).
-    """
+    """The running numbers of a cache, copied: see `CacheStats`. `moved` is (direction, bytes)."""
 
     requests: int
     tokens: int
     hits: tuple[int, ...]
-    components: tuple[tuple[str, int, int, int, int], ...]
+    components: tuple[ComponentStats, ...]
     moved: tuple[tuple[str, int], ...]
     leases: int
     waiting: int
@@ -94,26 +91,20 @@ class Counters:
         hits[2] += l3
 
 
-async def gather_stats(
+def count_totals(
     parts: Parts,
     counters: Counters,
     room: Room,
     transfers: Transfers,
-    storing: Storing,
     *,
     leases: int,
     waiting: int,
-    in_flight: int,
-) -> CacheStats:
-    """Put the report together; used inside an operation of the cache actor."""
-    pools: dict[str, tuple[t.PoolUsage, ...]] = {}
-    for tier, ref in parts.tiers.items():
-        pools[tier.name.lower()] = await ref.ask(t.Usage())
-    return CacheStats(
+) -> Totals:
+    """Copy the running numbers; may be called from another thread."""
+    return Totals(
         requests=counters.requests,
         tokens=counters.tokens,
-        hit_tokens=HitTokens(*counters.hits),
-        published=counters.published,
+        hits=tuple(counters.hits),
         components=tuple(
             ComponentStats(
                 part.name,
@@ -124,12 +115,32 @@ async def gather_stats(
             )
             for part in parts.all
         ),
-        moved_bytes=dict(transfers.moved_bytes),
+        moved=tuple((direction, transfers.moved_bytes[direction]) for direction in DIRECTIONS),
+        leases=leases,
+        waiting=waiting,
+        in_flight=transfers.in_flight(),
+    )
+
+
+async def gather_stats(
+    totals: Totals, parts: Parts, counters: Counters, transfers: Transfers, storing: Storing
+) -> CacheStats:
+    """Put the report together; used inside an operation of the cache actor."""
+    pools: dict[str, tuple[t.PoolUsage, ...]] = {}
+    for tier, ref in parts.tiers.items():
+        pools[tier.name.lower()] = await ref.ask(t.Usage())
+    return CacheStats(
+        requests=totals.requests,
+        tokens=totals.tokens,
+        hit_tokens=HitTokens(*totals.hits),
+        published=counters.published,
+        components=totals.components,
+        moved_bytes=dict(totals.moved),
         prefetches=dict(storing.prefetches),
         skipped_backups=transfers.skipped_backups,
         nodes=await parts.tree.ask(Count()),
-        leases=leases,
-        waiting=waiting,
-        in_flight=in_flight,
+        leases=totals.leases,
+        waiting=totals.waiting,
+        in_flight=totals.in_flight,
         pools=pools,
     )

@@ -80,6 +80,10 @@ class Transfers:
         )
         return operation
 
+    def in_flight(self) -> int:
+        """Count what is under way between tiers, or due."""
+        return len(self.operations) + len(self._due.dirty) + len(self._due.unsaved)
+
     def busy(self, kind: str) -> int:
         """Count the operations of a kind in flight."""
         return sum(1 for operation in self.operations.values() if operation.kind == kind)

@@ -33,9 +33,9 @@ from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
 from .splitting import Splitter
-from .stats import CacheStats, Counters, Totals, gather_stats
+from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
-from .transfers import DIRECTIONS, Transfers
+from .transfers import Transfers
 
 
 class GiveUp(m.Message, frozen=True):
@@ -413,57 +413,35 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return m.EvictReport(freed, pending, nodes, why)
 
-    def _in_flight(self) -> int:
-        due = self._room.due
-        return len(self._transfers.operations) + len(due.dirty) + len(due.unsaved)
-
     @operation(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Answer when nothing is in flight between tiers, nor due."""
-        if self._in_flight():
+        if self._transfers.in_flight():
             self._settling.append(self.defer())
 
     def _settled(self) -> None:
-        if self._settling and not self._in_flight():
+        if self._settling and not self._transfers.in_flight():
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
-        room, moved = self._room, self._transfers.moved_bytes
-        return Totals(
-            requests=self._counters.requests,
-            tokens=self._counters.tokens,
-            hits=tuple(self._counters.hits),
-            components=tuple(
-                (
-                    part.name,
-                    room.evicted[Tier.L1][part.index],
-                    room.evicted[Tier.L2][part.index],
-                    room.demoted[part.index],
-                    self._transfers.promoted[part.index],
-                )
-                for part in self._parts.all
-            ),
-            moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
+        waiting = len(self._extending.waiters) + len(self._acquiring.waiting)
+        return count_totals(
+            self._parts,
+            self._counters,
+            self._room,
+            self._transfers,
             leases=len(self._leases),
-            waiting=len(self._extending.waiters) + len(self._acquiring.waiting),
-            in_flight=self._in_flight(),
+            waiting=waiting,
         )
 
     @operation(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
         """Answer counters and usage."""
         return await gather_stats(
-            self._parts,
-            self._counters,
-            self._room,
-            self._transfers,
-            self._storing,
-            leases=len(self._leases),
-            waiting=len(self._extending.waiters) + len(self._acquiring.waiting),
-            in_flight=self._in_flight(),
+            self.totals(), self._parts, self._counters, self._transfers, self._storing
         )
 
     @operation(m.Inspect)
