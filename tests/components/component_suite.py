@@ -136,9 +136,18 @@ def copy(world: World, draw: Draw) -> None:
         world.read(prompt, draw(st.integers(0, len(prompt) - 1)))
 
 
+def demote(world: World, draw: Draw) -> None:
+    """Back a path up and take it off L1, so that whoever comes next has it on its way."""
+    prompt = prefix(world, draw)
+    op = None if prompt is None else world.backup(prompt)
+    if op is not None:
+        world.end(op, ok=True)
+        world.evict(Tier.L1, draw(st.integers(1, 10)))
+
+
 def some_history(world: World, draw: Draw, most: int = 8) -> None:
     """Let a few steps of every kind happen."""
-    steps = (publish, publish, make_holes, split, copy, acquire)
+    steps = (publish, publish, make_holes, split, copy, demote, demote, acquire, acquire)
     publish(world, draw)
     for step in draw(st.lists(st.sampled_from(steps), max_size=most)):
         step(world, draw)

@@ -142,6 +142,15 @@ def test_eviction_stops_within_one_victim_of_its_target() -> None:
     assert world.evict(Tier.L1, 1) == []
 
 
+def test_both_halves_of_a_split_are_as_old_as_the_whole_was() -> None:
+    for policy in ("fifo", "lru"):
+        world = World(SWAComponent("swa", 1, 3), policy)
+        for prompt in ("a", "bb", "c"):
+            world.publish(prompt)
+        world.boundary("b")
+        assert world.evict(Tier.L1, 4) == ["a", "b", "bb", "c"]
+
+
 def test_an_idle_payload_goes_before_any_that_is_read() -> None:
     world = World(SWAComponent("swa", 1, 3))
     world.publish("a")
@@ -297,6 +306,50 @@ def test_order_holds_while_the_old_heap_moves_over(steps: list[tuple[str, int]],
             assert not payload.queued
             churn.index.add(record, payload)
     assert churn.order() == sorted(churn.live, key=lambda id: churn.live[id].stamp)
+
+
+def test_order_holds_across_both_heaps() -> None:
+    churn = Churn()
+    for _ in range(400):
+        churn.add()
+    for id in range(200, 401):  # the last of them makes the heap the old one
+        churn.leave(id)
+    for _ in range(5):
+        churn.add()
+    assert churn.order() == [*range(1, 200), *range(401, 406)]
+
+
+@pytest.mark.parametrize("others", [0, 100])
+def test_a_stale_entry_and_a_new_one_of_the_same_node_and_key_do_not_meet(others: int) -> None:
+    """A payload left by another way, and one came back that nobody had used in between."""
+    churn = Churn()
+    for _ in range(others + 1):
+        churn.add()
+    record = churn.live[1]
+    for _ in range(3 * others + 3):
+        churn.leave(1)
+        churn.live[1] = record
+        record.at[Tier.L1] = payload = Payload(b"")
+        churn.index.add(record, payload)
+    drained = list(churn.index.drain())
+    assert [at.id for at, _ in drained] == sorted(churn.live)
+    assert drained[0][1] is payload
+
+
+@pytest.mark.parametrize("kind", COMPONENTS)
+def test_what_comes_back_to_a_tier_unused_is_queued_again(kind: str) -> None:
+    world = World(COMPONENTS[kind]())
+    world.publish("ab", stands=(2,))
+    for _ in range(3):
+        op = world.backup("ab")
+        assert op is not None
+        world.end(op, ok=True)
+        world.drop([1], Tier.L2)
+    op = world.backup("ab")
+    assert op is not None
+    world.end(op, ok=True)
+    assert world.evict(Tier.L2, 2) == ["ab"]
+    assert world.evict(Tier.L2, 2) == []
 
 
 def test_using_a_payload_costs_the_index_nothing_until_it_comes_up() -> None:

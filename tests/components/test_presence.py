@@ -147,6 +147,31 @@ def test_a_failed_arrival_under_a_lock_goes_from_the_locked_ledger() -> None:
     assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(0, 0, 0)
 
 
+@pytest.mark.parametrize("kind", COMPONENTS)
+def test_what_arrives_on_l1_can_be_joined_but_not_used(kind: str) -> None:
+    world, op = backed("abcd", kind)
+    world.end(op, ok=True)
+    world.evict(Tier.L1, 4)
+    lease, locked = world.lock("abcd")
+    promoted = world.promote(lease, locked)
+    assert promoted is not None
+    device, either = (world.reach("abcd", 4, host=host) for host in (False, True))
+    assert (device.boundary, either.boundary, either.resident) == (0, 8, False)
+    world.end(promoted, ok=True)
+    assert world.reach("abcd", 4, host=False) == m.Reached(8, resident=True, hole=0)
+
+
+def test_both_halves_of_a_split_arrival_are_known_to_be_on_their_way() -> None:
+    world, op, _ = waiting()
+    world.boundary("ab")
+    path = world.walk("abcd").path
+    assert world.actor.first_arriving(m.Arriving(path)) == 0
+    world.end(op, ok=True)
+    # Each half was counted when it began to arrive, so both are counted out.
+    assert world.actor.first_arriving(m.Arriving(path)) == 2
+    assert world.actor._presence.arriving == [0, 0]
+
+
 def test_a_publish_stops_before_the_first_arrival() -> None:
     world, op, _ = waiting()
     world.publish("abcdef")  # asserts that `Arriving` names the node; publishes nothing then
@@ -166,6 +191,16 @@ def test_a_read_answers_the_longest_present_tail() -> None:
     assert world.actor.read(m.Read(99, upper, 0, 4)) == m.Slice(4, b"")
     freed = world.actor.moved(m.Moved(read, ok=True))
     assert freed == m.Freed()
+
+
+def test_a_read_marks_no_more_than_it_answers() -> None:
+    world, op = backed("abcd")
+    world.end(op, ok=True)
+    upper = world.boundary("ab")
+    read = world.read("abcd", 2)  # begins where the lower node does
+    freed = world.actor.drop(m.Drop((upper, 1), (Tier.L2,)))
+    assert len(unpack(freed.free)) == 2
+    assert [op for op, _ in freed.pending] == [read]
 
 
 @pytest.mark.parametrize("prompt", ["ab", "abcd"])
