@@ -35,25 +35,27 @@ class ComponentActor(CoverageActor):
         if msg.relock and not self.component.snapshot:
             anchor = path[-1] if path else self._records[msg.parent]
             receipts, low_end = self._relock(msg.held, anchor)
+        ids: list[int] = []
         for record in attached:
+            ids.append(record.id)
             self._presence.requeue(record, msg.tier)
-        ids = tuple(record.id for record in attached)
-        return m.Adopted(b"".join(free), tuple(patches), ids, receipts, low_end)
+        return m.Adopted(b"".join(free), tuple(patches), tuple(ids), receipts, low_end)
 
     def _grow(self, msg: m.Adopt) -> list[Record]:
         """Answer the path's records, making those of new nodes."""
-        records = self._records
+        records, now, priority = self._records, msg.now, msg.priority
         parent = records[msg.parent]
         old = len(msg.path) - msg.grown
         path: list[Record] = []
-        for index, node in enumerate(msg.path):
-            if index < old:
+        for node, end in zip(msg.path, msg.ends, strict=True):
+            if old > 0:
                 record = records[node]
-                record.previous, record.stamp = record.stamp, msg.now
+                record.previous, record.stamp = record.stamp, now
+                old -= 1
             else:
-                record = Record(node, parent, parent.end, msg.ends[index], msg.now)
-                records[node] = record
-            record.priority = max(record.priority, msg.priority)
+                record = records[node] = Record(node, parent, parent.end, end, now)
+            if priority > record.priority:
+                record.priority = priority
             path.append(record)
             parent = record
         return path
@@ -78,10 +80,12 @@ class ComponentActor(CoverageActor):
         attached: list[Record] = []
         patches: list[tuple[int, m.PageList]] = []
         for record in path:
-            start = max(record.start, own)
-            if start >= record.end:
-                continue
-            mine = pages[(start - own) // page * PAGE : (record.end - own) // page * PAGE]
+            start, end = record.start, record.end
+            if start < own:
+                if end <= own:
+                    continue
+                start = own
+            mine = pages[(start - own) // page * PAGE : (end - own) // page * PAGE]
             payload = record.at[tier]
             if payload is not None:
                 free.append(mine)

@@ -37,17 +37,38 @@ class CoverageActor(Leaf):
 
     @handles(m.Reach)
     def reach(self, msg: m.Reach) -> m.Reached:
-        """Find the deepest good boundary: from a hole the search goes straight to where it starts."""
-        path, ends = msg.path, msg.ends
-        at = bisect_right(ends, msg.limit) - 1
+        """Find the deepest good boundary."""
+        at, stopped = self._deepest(msg)
+        if at < 0:
+            return m.Reached(0, resident=True, hole=stopped)
+        return m.Reached(msg.ends[at], self._resident(msg.path, msg.ends, at), stopped)
+
+    @handles(m.Claim)
+    def claim(self, msg: m.Claim) -> m.Claimed:
+        """Find the deepest good boundary, and lock it unless it lies inside an edge."""
+        at, _ = self._deepest(msg)
+        if at < 0:
+            return m.Claimed(0, resident=True)
+        path, end = msg.path, msg.ends[at]
+        if msg.partial and at == len(path) - 1:
+            return m.Claimed(end, self._resident(path, msg.ends, at))
+        locked = self._lock(self._records[path[at]], msg.now, msg.priority)
+        return m.Claimed(end, not (locked.missing or locked.joins), locked)
+
+    def _deepest(self, msg: m.Reach) -> tuple[int, int]:
+        """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking.
+
+        From a hole the search goes straight to where it starts.
+        """
+        at = bisect_right(msg.ends, msg.limit) - 1
         stopped = 0
         while at >= 0:
             hole = self._hole(msg, at)
             if hole < 0:
-                return m.Reached(ends[at], self._resident(path, ends, at), stopped)
-            stopped = path[hole]
+                break
+            stopped = msg.path[hole]
             at = at - 1 if self.component.snapshot else hole - 1
-        return m.Reached(0, resident=True, hole=stopped)
+        return at, stopped
 
     def _hole(self, msg: m.Reach, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
@@ -108,9 +129,53 @@ class CoverageActor(Leaf):
     @handles(m.Lock)
     def lock(self, msg: m.Lock) -> m.Locked:
         """Count and touch the coverage of the boundary at the end of a node."""
-        anchor = self._records[msg.node]
-        receipts, low = self._count(anchor, msg.now, msg.priority)
+        return self._lock(self._records[msg.node], msg.now, msg.priority)
+
+    def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
+        if self.component.snapshot:
+            self._presence.count(anchor)
+            self._touch(anchor, now, priority)
+            return self._state(anchor, ((anchor.id, anchor.start),))
+        need = self.component.need(anchor.end)
+        if len(need) == 1:
+            return self._lock_run(anchor, need[0][0], now, priority)
+        receipts, low = self._count(anchor, now, priority)
         return self._table(anchor, receipts, low)
+
+    def _lock_run(self, anchor: Record, start: int, now: int, priority: int) -> m.Locked:
+        """Count, touch and list a coverage of one range that ends at the anchor: all rules but few."""
+        page = self._page
+        first = start // page * page
+        missing: list[tuple[int, int]] = []
+        joins: list[int] = []
+        parts: list[m.PageList] = []
+        newly = 0
+        record = low = anchor
+        while record.end > start:
+            payload = record.at[0]
+            if payload is None:
+                missing.append((record.id, (record.end - record.start) // page))
+            else:
+                pages = payload.pages
+                if not record.lock:
+                    newly += len(pages)
+                if payload.writer:
+                    joins.append(payload.writer)
+                parts.append(
+                    pages if record.start >= first else pages[(first - record.start) // page * PAGE :]
+                )
+            record.lock += 1
+            record.previous, record.stamp = record.stamp, now
+            record.hits += 1
+            if priority > record.priority:
+                record.priority = priority
+            low, record = record, record.parent
+        self._presence.locked += newly // PAGE
+        receipts = ((anchor.id, low.start),)
+        if missing or joins:
+            return m.Locked(receipts, low.end, first, b"", tuple(missing), tuple(joins))
+        parts.reverse()
+        return m.Locked(receipts, low.end, first, b"".join(parts))
 
     def _count(
         self, anchor: Record, now: int = 0, priority: int = 0
@@ -131,14 +196,14 @@ class CoverageActor(Leaf):
             below = end if low is None else min(end, low.start)
             top = anchor if low is None else low
             while top.id and top.start >= below:
-                top = top.above()
+                top = top.parent
             record, run = top, None
             while record.id and record.end > start:
                 presence.count(record)
                 if now:
                     self._touch(record, now, priority)
                 run = record
-                record = record.above()
+                record = record.parent
             if run is not None:
                 receipts.append((top.id, run.start))
                 low = run
@@ -158,7 +223,7 @@ class CoverageActor(Leaf):
         if msg.receipts:
             low = self._records[msg.receipts[-1][0]]
             while low.start > msg.receipts[-1][1]:
-                low = low.above()
+                low = low.parent
         return self._table(anchor, msg.receipts, low)
 
     def _table(self, anchor: Record, receipts: tuple[m.Receipt, ...], low: Record) -> m.Locked:
@@ -175,7 +240,7 @@ class CoverageActor(Leaf):
                 continue
             parts.append(_NO_PAGE * ((position - high_page) // page))
             while record.start >= high_page:
-                record = record.above()
+                record = record.parent
             while True:
                 payload = record.at[Tier.L1]
                 if payload is None:
@@ -190,7 +255,7 @@ class CoverageActor(Leaf):
                     parts.append(self._cut(record, payload, low_page, high_page))
                 if record.start <= low_page:
                     break
-                record = record.above()
+                record = record.parent
             position = low_page
         if missing or joins:
             return m.Locked(receipts, low.end, position, b"", tuple(missing), tuple(joins))
@@ -215,14 +280,15 @@ class CoverageActor(Leaf):
     @handles(m.Unlock)
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
+        discount = self._presence.discount
         for anchor, start in msg.receipts:
             record = self._records[anchor]
             if self.component.snapshot:  # after a split its node starts later, and is still the one
-                self._presence.discount(record)
+                discount(record)
                 continue
             while record.id and record.start >= start:
-                self._presence.discount(record)
-                record = record.above()
+                discount(record)
+                record = record.parent
 
     @handles(m.Recede)
     def recede(self, msg: m.Recede) -> m.Locked:
@@ -242,7 +308,7 @@ class CoverageActor(Leaf):
                 low = record
             else:
                 self._presence.discount(record)
-            record = record.above()
+            record = record.parent
         return ((), 0) if low is None else (((anchor, low.start),), low.end)
 
     def _relock(
@@ -259,7 +325,7 @@ class CoverageActor(Leaf):
             if record.end > start:
                 self._presence.count(record)
                 low = record
-            record = record.above()
+            record = record.parent
         if not held or not record.id:
             return ((anchor.id, low.start),), low.end
         if record.end <= start:  # nothing that was held is needed any more

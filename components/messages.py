@@ -41,7 +41,11 @@ class Walked(Message, frozen=True):
 
 
 class Insert(Message, frozen=True):
-    """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising)."""
+    """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising).
+
+    Answers Grown. Where a node agrees with the key's first page already, nothing is added, and the
+    answer is the Walked that a Walk would get.
+    """
 
     namespace: bytes
     key: bytes
@@ -160,6 +164,17 @@ class Reached(Message, frozen=True):
     hole: int
 
 
+class Claim(Reach, frozen=True):
+    """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
+
+    Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
+    that the components disagree takes the locks back.
+    """
+
+    now: int = 0
+    priority: int = 0
+
+
 class Lock(Message, frozen=True):
     """Count the coverage of the boundary at the end of `node`, and note that it was used at `now`."""
 
@@ -187,6 +202,14 @@ class Locked(Message, frozen=True):
     pages: PageList
     missing: tuple[tuple[int, int], ...] = ()
     joins: tuple[int, ...] = ()
+
+
+class Claimed(Message, frozen=True):
+    """`boundary` and `resident` as in Reached; `lock` is None for 0 and for one inside an edge."""
+
+    boundary: int
+    resident: bool
+    lock: Locked | None = None
 
 
 class Table(Message, frozen=True):

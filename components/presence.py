@@ -80,10 +80,10 @@ class Presence:
         self.payloads[tier] += 1
         if writer:
             self.arriving[tier] += 1
-        if tier == Tier.L1 and record.lock:
+        if record.lock and tier == Tier.L1:
             self.locked += count
         if self.base:
-            record.above().kids[tier] += 1
+            record.parent.kids[tier] += 1
 
     def _detach(self, record: Record, tier: int) -> Payload:
         payload = record.at[tier]
@@ -137,21 +137,23 @@ class Presence:
     def count(self, record: Record) -> None:
         """Add one lock."""
         if not record.lock:
-            payload = record.at[Tier.L1]
+            payload = record.at[0]
             if payload is not None:
                 self.locked += len(payload.pages) // PAGE
         record.lock += 1
 
     def discount(self, record: Record) -> None:
         """Take one lock away; the payload may be evictable then."""
-        if not record.lock:
+        lock = record.lock - 1
+        if lock < 0:
             raise IntegrityError(f"node {record.id} is unlocked more often than it was locked")
-        record.lock -= 1
-        if not record.lock:
-            payload = record.at[Tier.L1]
+        record.lock = lock
+        if not lock:
+            payload = record.at[0]
             if payload is not None:
                 self.locked -= len(payload.pages) // PAGE
-                self.requeue(record, Tier.L1)
+                if not payload.queued and not (payload.writer or (self.base and record.kids[0])):
+                    self.indexes[0].add(record, payload)
 
     # -- splits -----------------------------------------------------------------------------------
 

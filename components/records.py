@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..errors import IntegrityError
 from .messages import ROOT, PageList
 
 PAGE = 4
@@ -30,7 +29,7 @@ class Record:
 
     `kids` counts, per tier, the children whose payload is held there: what makes a leaf a leaf
     without looking for children. `stamp` and `previous` are the last two uses on the cache's logical
-    clock, `born` the first, `hits` the uses.
+    clock, `born` the first, `hits` the uses. The root is its own parent, so that walks up end at it.
     """
 
     __slots__ = (
@@ -50,7 +49,7 @@ class Record:
 
     def __init__(self, id: int, parent: Record | None, start: int, end: int, now: int) -> None:
         self.id = id
-        self.parent = parent
+        self.parent = self if parent is None else parent
         self.start = start
         self.end = end
         self.at: list[Payload | None] = [None, None]
@@ -63,9 +62,7 @@ class Record:
         self.priority = 0
 
     def above(self) -> Record:
-        """Answer the parent; only the root has none, and nobody asks the root."""
-        if self.parent is None:
-            raise IntegrityError("the root has no parent")
+        """Answer the parent."""
         return self.parent
 
     def split(self, upper_id: int, at: int, page_size: int, *, snapshot: bool) -> Record:

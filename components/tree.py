@@ -83,9 +83,11 @@ class UnifiedTreeCore(Leaf):
         return low * page
 
     @handles(m.Insert)
-    def insert(self, msg: m.Insert) -> m.Grown:
-        """Add a chain of nodes; the caller has walked and knows that nothing agrees further."""
+    def insert(self, msg: m.Insert) -> m.Grown | m.Walked:
+        """Add a chain of nodes; where something agrees, walk instead."""
         parent = self._nodes[msg.parent] if msg.parent else self._root(msg.namespace)
+        if parent.children and msg.key[: self._page] in parent.children:
+            return self.walk(m.Walk(msg.namespace, msg.key, msg.parent))
         path: list[int] = []
         ends: list[int] = []
         first = parent.end
