@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from ..errors import ActorStopped, ConfigError
+from ..errors import ActorStopped, BanyanError, ConfigError
 
 if TYPE_CHECKING:
     from .observer import Trace
@@ -54,6 +54,9 @@ class Actor:
 
     handlers: ClassVar[dict[type[Any], str]] = {}
     """Message type -> name of the method that handles it."""
+
+    refusals: ClassVar[tuple[type[BanyanError], ...]] = (BanyanError,)
+    """Errors by which a handler says no, having changed nothing; any other one is a crash."""
 
     life: Ref[Any] | None = None
     """The reference as the kernel gives it; use `ref`."""

@@ -207,7 +207,8 @@ class Cell:
             token.phase = Phase.ANSWERED
         self.reply = None
         self.gate &= ~(BUSY | PARKED | DEFERRED)
-        if isinstance(error, BanyanError):
+        refusals = Actor.refusals if self.actor is None else self.actor.refusals
+        if isinstance(error, refusals):
             return error
         boxed = self.crashed(error)
         return boxed if isinstance(error, Exception) else error

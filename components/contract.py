@@ -11,7 +11,7 @@ Ranges are monotonic: as `b` grows, the start of a range never falls where the r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ..spec import ComponentSpec
@@ -48,12 +48,17 @@ class TreeComponent(ABC):
         """
         page = self.page_size
         floor = position // page * page
-        starts = [ranges[0][0] for b in (position, floor) if (ranges := self.need(b))]
-        return min(starts, default=floor) // page * page
+        ranges = self.need(floor)
+        start = ranges[0][0] if ranges else floor
+        if position != floor:
+            ranges = self.need(position)
+            start = min(start, ranges[0][0]) if ranges else start
+        return start // page * page
 
-    def window_start(self, computed: int, kept: Iterable[int]) -> int:
+    def window_start(self, computed: int, kept: Sequence[int]) -> int:
         """Answer the first token that a request keeps: computed so far, with snapshots yet to publish."""
-        return min([self.keep_from(computed), *map(self.keep_from, kept)])
+        start = self.keep_from(computed)
+        return min([start, *map(self.keep_from, kept)]) if kept else start
 
     @classmethod
     def from_spec(cls, spec: ComponentSpec, page_size: int) -> TreeComponent:

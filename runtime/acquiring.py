@@ -1,30 +1,49 @@
 """Acquiring: plan, lock, bring what is lower, and make the private copies of states.
 
-attempt -> find in the store? -> lock coverage -> promote what L1 lacks -> copy states -> leased
-^            (waits)                              (waits)
-`---------------- plan again after every wait ------'
+attempt -> claim a coverage -> find in the store? -> promote what L1 lacks -> copy states -> leased
+^                              (waits, unclaimed)    (waits)
+`------------------- claim again after every wait ----'
+
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Protocol
 
 from ..actors import ReplyToken
 from ..components import messages as c
-from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
-from .leases import LeaseRecord
+from .leases import LeaseRecord, Share
 from .parts import Part, Parts
 from .pending import PendingAcquire
-from .planning import Plan, Planner, reusable_tokens
+from .planning import Planner, reusable_tokens
 from .room import Room
 from .splitting import Splitter
+from .states import States
 from .storing import Storing
 from .transfers import Transfers
 
-_Missing = list[tuple[Part, tuple[tuple[int, int], ...]]]
+
+class _Claim:
+    """What an acquire has locked: its boundary, what of its coverage L1 lacks, what is on its way."""
+
+    __slots__ = ("boundary", "joins", "missing")
+
+    def __init__(self) -> None:
+        self.boundary = 0
+        self.missing: list[tuple[Part, tuple[tuple[int, int], ...]]] = []
+        self.joins: list[int] = []
+
+    def take(self, share: Share, locked: c.Locked) -> None:
+        """Note what one component has locked."""
+        share.receipts, share.low_end = locked.receipts, locked.low_end
+        share.start, share.pages = locked.start, locked.pages
+        if locked.missing:
+            self.missing.append((share.part, locked.missing))
+        self.joins.extend(locked.joins)
 
 
 class LeaseBook(Protocol):
@@ -49,6 +68,7 @@ class Acquiring:
         *,
         parts: Parts,
         room: Room,
+        states: States,
         planner: Planner,
         splitter: Splitter,
         transfers: Transfers,
@@ -57,6 +77,7 @@ class Acquiring:
     ) -> None:
         self._parts = parts
         self._room = room
+        self._states = states
         self._planner = planner
         self._splitter = splitter
         self._transfers = transfers
@@ -67,7 +88,7 @@ class Acquiring:
     async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
         """Go as far as possible without waiting; None means that `pending.ops` must end first."""
         if pending.record is not None:
-            acquired = await self._finish(pending, pending.record)
+            acquired = await self._resumed(pending, pending.record)
             if acquired is not None:
                 return acquired
             await self.fail(pending)
@@ -75,74 +96,100 @@ class Acquiring:
         host = Tier.L2 in self._parts.tiers and msg.wait and not pending.settle_for_device
         limit: int | None = None
         while True:
-            plan = await self._planner.plan(msg.namespace, msg.tokens, host=host)
-            if limit is not None:
-                plan = await self._planner.agree(plan.walked, host=host, limit=limit)
+            walked = await self._planner.walk(msg.namespace, msg.tokens)
+            record = self._book.new_lease(msg)
+            claim = await self._claim(record, walked, host=host, limit=limit)
             if pending.device < 0:
-                await self._first_look(pending, plan)
-            if self._worth_a_search(pending, plan):
-                pending.ops = {await self._storing.find(pending, plan)}
-                return None
-            record, missing, joins = await self._lock(msg, plan)
-            if plan.boundary and not await self._slots(record):
+                await self._first_look(pending, walked, claim)
+            if self._worth_a_search(pending, claim.boundary):
                 await self._book.give_back(record)
-                limit = plan.boundary - page
-                continue
-            pending.record = record
-            if not missing and not joins:
-                finished = await self._finish(pending, record)
-                if finished is None:
-                    raise IntegrityError(f"lease {record.id}: locked coverage is not there")
-                return finished
-            pending.ops = set(joins)
-            if missing:
-                op = await self._transfers.promote(missing)
-                if not op:
-                    await self._book.give_back(record)
-                    pending.record = None
-                    host = False
+                pending.ops = {await self._storing.find(pending, claim.boundary, record.full)}
+                return None
+            if not (claim.missing or claim.joins):
+                acquired = await self._finish(pending, record)
+                if acquired is not None:
+                    return acquired
+            elif await self._slots(record):
+                pending.record = record
+                pending.ops = set(claim.joins)
+                if claim.missing:
+                    op = await self._transfers.promote(claim.missing)
+                    if not op:
+                        await self._book.give_back(record)
+                        pending.record = None
+                        host = False
+                        continue
+                    pending.ops.add(op)
+                for op in pending.ops:
+                    self._transfers.operations[op].waiting.append(pending)
+                return None
+            # No slot for the copy of a state: the next shallower boundary, at last 0.
+            await self._book.give_back(record)
+            limit = claim.boundary - page
+
+    async def _claim(
+        self, record: LeaseRecord, walked: c.Walked, *, host: bool, limit: int | None
+    ) -> _Claim:
+        """Let the components agree on a boundary and lock what it needs, one message each.
+
+        Who is asked first is most likely to lower the boundary: states stand far apart, windows may
+        have holes, and FULL is there wherever they are. When somebody lowers what others have locked
+        already, all of it is taken back and asked anew.
+        """
+        claim = _Claim()
+        if not walked.path:
+            return claim
+        end = walked.ends[-1]
+        boundary = end if limit is None else limit
+        now = self._parts.tick()
+        path, ends, partial = walked.path, walked.ends, walked.partial
+        while boundary > 0:
+            first = True
+            for part in self._parts.asking:
+                claimed: c.Claimed = await part.ref.ask(
+                    c.Claim(path, ends, boundary, partial, host, now, record.priority)
+                )
+                agreed = claimed.boundary == boundary or first
+                boundary, first = claimed.boundary, False
+                if claimed.lock is not None:
+                    claim.take(record.shares[part.index], claimed.lock)
+                if not agreed or not boundary:
+                    break
+            else:
+                if partial and boundary == end:
+                    index = len(path) - 1
+                    upper = await self._splitter.split(path[index], boundary)
+                    path, partial = (*path[:index], upper), False
                     continue
-                pending.ops.add(op)
-            for op in pending.ops:
-                self._transfers.operations[op].waiting.append(pending)
-            return None
+                break
+            await self._unlock(record)
+            claim = _Claim()
+        claim.boundary = boundary
+        if boundary:
+            anchor = path[bisect_left(ends, boundary)]
+            record.anchored(anchor, boundary, self._parts.page)
+        record.full = boundary
+        if boundary < end:
+            record.full = await self._planner.alone(walked, host=host)
+        return claim
 
-    async def _first_look(self, pending: PendingAcquire, plan: Plan) -> None:
+    async def _unlock(self, record: LeaseRecord) -> None:
+        for share in record.shares:
+            if share.receipts:
+                await share.part.ref.ask(c.Unlock(share.receipts))
+                share.receipts, share.pages = (), b""
+
+    async def _first_look(self, pending: PendingAcquire, walked: c.Walked, claim: _Claim) -> None:
         """Remember where the reusable tokens were when the request came."""
-        pending.host = pending.device = plan.boundary
-        if not plan.resident:
-            pending.device = (await self._planner.agree(plan.walked, host=False)).boundary
+        pending.host = pending.device = claim.boundary
+        if claim.missing or claim.joins:
+            pending.device = (await self._planner.agree(walked, host=False)).boundary
 
-    def _worth_a_search(self, pending: PendingAcquire, plan: Plan) -> bool:
+    def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
         if pending.searched or not self._parts.store or not pending.msg.wait:
             return False
-        left = reusable_tokens(pending.msg.tokens, self._parts.page) - plan.boundary
+        left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
         return left >= self._book.prefetch_threshold
-
-    async def _lock(
-        self, msg: m.Acquire, plan: Plan
-    ) -> tuple[LeaseRecord, _Missing, tuple[int, ...]]:
-        """Lock the coverage of the plan's boundary; answer what of it L1 lacks, and what is on its way."""
-        record = self._book.new_lease(msg)
-        missing: _Missing = []
-        joins: list[int] = []
-        if plan.boundary:
-            node, inside = plan.anchor()
-            if inside:
-                node = await self._splitter.split(node, plan.boundary)
-            record.anchored(node, plan.boundary, self._parts.page)
-            record.full = plan.full
-            lock = c.Lock(node, self._parts.tick(), msg.priority)
-            for share in record.shares:
-                locked: c.Locked = await share.part.ref.ask(lock)
-                share.receipts, share.low_end = locked.receipts, locked.low_end
-                share.start, share.pages = locked.start, locked.pages
-                if locked.missing:
-                    missing.append((share.part, locked.missing))
-                joins.extend(locked.joins)
-        else:
-            record.full = plan.full
-        return record, missing, tuple(joins)
 
     async def _slots(self, record: LeaseRecord) -> bool:
         """Take a slot for the private copy of each state; False where there is none to be had."""
@@ -156,39 +203,47 @@ class Acquiring:
             record.shares[part.index].slot = slot
         return True
 
-    async def _finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
-        """Answer the page tables of a coverage, with states copied and unlocked; None: not all there."""
-        tables: list[m.PageTable] = []
-        length = record.published
+    async def _resumed(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
+        """Finish a lease that had to wait for its pages; None where they did not all come."""
         for share in record.shares:
-            if not length:
-                tables.append(m.PageTable(0, b""))
-                continue
-            if not share.pages and share.receipts:
+            if share.receipts and not share.pages:
                 table: c.Locked = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
                     return None
                 share.start, share.pages = table.start, table.pages
-            if share.part.snapshot:
-                copy = t.CopyState(share.part.name, share.pages, share.slot, pending.msg.stream)
-                self._room.captured(await self._parts.tiers[Tier.L1].ask(copy))
-                await share.part.ref.ask(c.Unlock(share.receipts))
-                share.receipts = ()
+        return await self._finish(pending, record)
+
+    async def _finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
+        """Answer the page tables, with states copied and unlocked; None: no slot for a copy."""
+        tables: list[m.PageTable] = []
+        length = record.published
+        for share in record.shares:
+            if share.part.snapshot and length:
+                if not await self._copy(share, pending.msg.stream):
+                    return None
                 slot = int.from_bytes(share.slot, "little")
                 tables.append(m.PageTable(length, b"", slot))
             else:
                 tables.append(m.PageTable(share.start, share.pages))
-            share.pages = b""
-        l1 = min(max(pending.device, 0), length)
-        l2 = min(max(pending.host, 0), length) - l1
+                share.pages = b""
+        l1 = min(pending.device, length)
+        l2 = min(pending.host, length) - l1
         pending.record = None
-        return m.Acquired(
-            record.id,
-            length,
-            max(record.full, pending.full),
-            (l1, l2, length - l1 - l2),
-            tuple(tables),
-        )
+        full = max(record.full, pending.full)
+        return m.Acquired(record.id, length, full, (l1, l2, length - l1 - l2), tuple(tables))
+
+    async def _copy(self, share: Share, stream: int) -> bool:
+        """Copy the state that a share has locked into a slot of its own, and unlock it."""
+        part = share.part
+        if share.slot:
+            await self._states.copy(part.name, share.pages, share.slot, stream)
+        else:
+            share.slot = await self._states.clone(part.name, share.pages, stream)
+            if not share.slot:
+                return False
+        await part.ref.ask(c.Unlock(share.receipts))
+        share.receipts, share.pages = (), b""
+        return True
 
     async def fail(self, pending: PendingAcquire) -> None:
         """Let go of what a failed arrival was to complete; what L1 has must do."""

@@ -35,7 +35,8 @@ class Extending:
         """
         if msg.count < 1:
             raise ConfigError(f"extend needs at least one token, not {msg.count}")
-        await self.advance(record, record.extent)
+        if record.extent > record.computed:
+            await self.advance(record, record.extent)
         if not self.waiters or not self._want(record, self._new_pages(record, msg.count)):
             extended = await self._extend(record, msg.count)
             if isinstance(extended, m.Extended):
@@ -116,11 +117,12 @@ class Extending:
     def _want(record: LeaseRecord, pages: int) -> tuple[tuple[str, int], ...]:
         want: list[tuple[str, int]] = []
         for share in record.shares:
-            if not share.part.snapshot:
+            part = share.part
+            if not part.snapshot:
                 if pages:
-                    want.append((share.part.name, pages))
+                    want.append((part.name, pages))
             elif not share.slot:
-                want.append((share.part.name, 1))
+                want.append((part.name, 1))
         return tuple(want)
 
     async def advance(self, record: LeaseRecord, computed: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..components.messages import ROOT, Receipt
 from .parts import Part, Parts
 
@@ -12,7 +14,7 @@ TOKEN = 4
 """Bytes of one token."""
 
 
-class Share:
+class Share(msgspec.Struct, eq=False):
     """A lease's share of one component: locks on the tree, and pages or slots of its own.
 
     Private pages cover tokens from `own_start` (a page boundary) to the lease's extent. `slot` is
@@ -20,36 +22,23 @@ class Share:
     `pages` is the page table of the locked coverage until the lease is answered.
     """
 
-    __slots__ = (
-        "kept",
-        "low_end",
-        "own",
-        "own_start",
-        "pages",
-        "part",
-        "receipts",
-        "slot",
-        "start",
-    )
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.receipts: tuple[Receipt, ...] = ()
-        self.low_end = 0
-        self.start = 0
-        self.own_start = 0
-        self.own = bytearray()
-        self.slot = b""
-        self.pages = b""
-        self.kept: list[tuple[int, bytes]] = []
+    part: Part
+    receipts: tuple[Receipt, ...] = ()
+    low_end: int = 0
+    start: int = 0
+    own_start: int = 0
+    own: bytearray = msgspec.field(default_factory=bytearray)
+    slot: bytes = b""
+    pages: bytes = b""
+    kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
 
 
 class LeaseRecord:
     """One request: tokens known, the node it is anchored at, and its share of each component.
 
     `published` is the anchor's end: tokens that the tree owns. `computed` is how far the engine is
-    known to have come, `extent` how far there are pages, `full` how far the base component agreed. The lease is the record from which the
-    locks of every component can be explained.
+    known to have come, `extent` how far there are pages, `full` how far the base component agreed. The
+    lease is the record from which the locks of every component can be explained.
     """
 
     __slots__ = (
@@ -79,7 +68,7 @@ class LeaseRecord:
         self.computed = 0
         self.extent = 0
         self.full = 0
-        self.shares = tuple(Share(part) for part in parts.all)
+        self.shares = tuple(map(Share, parts.all))
 
     @property
     def known(self) -> int:
@@ -92,8 +81,9 @@ class LeaseRecord:
         low, high = start * TOKEN, end * TOKEN
         if high <= prompt:
             return self.prompt[low:high]
-        tail = bytes(self.generated[max(0, low - prompt) : high - prompt])
-        return self.prompt[low:] + tail
+        if low >= prompt:
+            return bytes(self.generated[low - prompt : high - prompt])
+        return self.prompt[low:] + bytes(self.generated[: high - prompt])
 
     def anchored(self, node: int, end: int, page: int) -> None:
         """Stand at a node of the tree: everything before its end is the tree's."""

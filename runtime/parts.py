@@ -27,11 +27,13 @@ class Parts:
     """Everything below the cache actor, and its logical clock.
 
     `below` is the controller, `tiers` maps L1 and, where there is one, L2 to its actor; `chunk` is
-    the length of an L3 object in tokens, and `store` says whether there is an L3.
+    the length of an L3 object in tokens, and `store` says whether there is an L3. `asking` lists first who is
+    most likely to lower a boundary: states, then windows, then FULL.
     """
 
     __slots__ = (
         "all",
+        "asking",
         "auxiliary",
         "base",
         "below",
@@ -63,6 +65,9 @@ class Parts:
         self.all = parts
         self.base = parts[0]
         self.auxiliary = parts[1:]
+        self.asking = tuple(
+            sorted(parts, key=lambda part: (not part.snapshot, part.base, part.index))
+        )
         self.paged = tuple(part for part in parts if not part.snapshot)
         self.snapshots = tuple(part for part in parts if part.snapshot)
         self.by_name = {part.name: part for part in parts}

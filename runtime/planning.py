@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import msgspec
 
 from ..components import messages as c
@@ -23,14 +21,6 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     boundary: int
     resident: bool
     full: int
-
-    def anchor(self) -> tuple[int, bool]:
-        """Answer the node whose range the boundary ends in, and whether it ends inside (partial)."""
-        if not self.boundary:
-            return c.ROOT, False
-        index = bisect_left(self.walked.ends, self.boundary)
-        inside = self.walked.partial and index == len(self.walked.path) - 1
-        return self.walked.path[index], inside
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -58,11 +48,18 @@ class Planner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def plan(self, namespace: bytes, tokens: bytes, *, host: bool) -> Plan:
-        """Find the deepest boundary that every component accepts."""
+    async def walk(self, namespace: bytes, tokens: bytes) -> c.Walked:
+        """Follow what of a prompt may be reused."""
         limit = reusable_tokens(tokens, self._parts.page)
         walked: c.Walked = await self._parts.tree.ask(c.Walk(namespace, tokens[: limit * TOKEN]))
-        return await self.agree(walked, host=host)
+        return walked
+
+    async def alone(self, walked: c.Walked, *, host: bool) -> int:
+        """Answer how far the base component alone would go."""
+        reached: c.Reached = await self._parts.base.ref.ask(
+            c.Reach(walked.path, walked.ends, walked.ends[-1], walked.partial, host)
+        )
+        return reached.boundary
 
     async def agree(self, walked: c.Walked, *, host: bool, limit: int | None = None) -> Plan:
         """Take the least answer and ask again with it as the limit, until nobody lowers it."""
@@ -90,7 +87,7 @@ class Planner:
 
     async def peek(self, msg: Peek) -> Peeked:
         """Answer how far a prompt could be reused."""
-        lower = await self.plan(msg.namespace, msg.tokens, host=True)
+        lower = await self.agree(await self.walk(msg.namespace, msg.tokens), host=True)
         if lower.resident:
             return Peeked(lower.boundary, lower.boundary, lower.full)
         device = await self.agree(lower.walked, host=False)
@@ -99,9 +96,7 @@ class Planner:
     async def explain(self, msg: Explain) -> tuple[Verdict, ...]:
         """Answer, per component on its own, how far it would go and what stops it."""
         limit = reusable_tokens(msg.tokens, self._parts.page)
-        walked: c.Walked = await self._parts.tree.ask(
-            c.Walk(msg.namespace, msg.tokens[: limit * TOKEN])
-        )
+        walked = await self.walk(msg.namespace, msg.tokens)
         end = walked.ends[-1] if walked.ends else 0
         verdicts: list[Verdict] = []
         for part in self._parts.all:

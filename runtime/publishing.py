@@ -44,33 +44,41 @@ class Publishing:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
         page = self._parts.page
         upto = msg.upto // page * page
-        starts = tuple(share.start for share in record.shares)
         if upto <= record.published:
-            return Result(m.Published(record.published, (), starts), ())
-        walked, upto = await self._walk(record, upto)
+            return self._nothing(record)
+        grown = await self._insert(record, record.published, upto, record.anchor)
+        if isinstance(grown, c.Grown):
+            return await self._adopt(record, grown.path, grown.ends, len(grown.path))
+        walked, upto = await self._before_arrivals(record, grown, upto)
         if upto <= record.published:
-            return Result(m.Published(record.published, (), starts), ())
+            return self._nothing(record)
         path = await self._cut(record, walked, upto)
         end = path.ends[-1] if path.ends else record.published
-        grown = c.Grown((), ())
-        if end < upto:
-            grown = await self._parts.tree.ask(
-                c.Insert(
-                    record.namespace,
-                    record.key(end, upto),
-                    path.path[-1] if path.path else record.anchor,
-                    self._cuts(record, end, upto),
-                )
-            )
-        nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
-        return await self._adopt(record, nodes, ends, len(grown.path))
+        if end == upto:
+            return await self._adopt(record, path.path, path.ends, 0)
+        more = await self._insert(record, end, upto, path.path[-1] if path.path else record.anchor)
+        nodes, ends = (*path.path, *more.path), (*path.ends, *more.ends)
+        return await self._adopt(record, nodes, ends, len(more.path))
 
-    async def _walk(self, record: LeaseRecord, upto: int) -> tuple[c.Walked, int]:
-        """Follow the tokens below the anchor; shorten where a node is arriving on L1."""
-        key = record.key(record.published, upto)
-        walked: c.Walked = await self._parts.tree.ask(c.Walk(record.namespace, key, record.anchor))
-        if not walked.path:
-            return walked, upto
+    @staticmethod
+    def _nothing(record: LeaseRecord) -> Result:
+        starts = tuple([share.start for share in record.shares])
+        return Result(m.Published(record.published, (), starts), ())
+
+    async def _insert(
+        self, record: LeaseRecord, start: int, end: int, parent: int
+    ) -> c.Grown | c.Walked:
+        """Add own tokens below a node; a Walked where some are there already."""
+        key, cuts = record.key(start, end), self._cuts(record, start, end)
+        grown: c.Grown | c.Walked = await self._parts.tree.ask(
+            c.Insert(record.namespace, key, parent, cuts)
+        )
+        return grown
+
+    async def _before_arrivals(
+        self, record: LeaseRecord, walked: c.Walked, upto: int
+    ) -> tuple[c.Walked, int]:
+        """Shorten what agrees with own tokens where a node is arriving on L1."""
         stop = len(walked.path)
         for part in self._parts.all:
             stop = min(stop, await part.ref.ask(c.Arriving(walked.path)))
@@ -95,15 +103,18 @@ class Publishing:
     def _cuts(self, record: LeaseRecord, end: int, upto: int) -> tuple[int, ...]:
         """Answer where the new part is cut."""
         page = self._parts.page
-        cuts: set[int] = set()
+        cuts: list[int] = []
         for share in record.shares:
-            if share.part.snapshot:
-                cuts.update(at for at, _ in share.kept)
+            part = share.part
+            if part.base:
+                cuts.append(share.own_start)
+            elif part.snapshot:
+                cuts += [at for at, _ in share.kept]
             else:
-                cuts.add(share.own_start)
-                need = share.part.rule.need(upto)
-                cuts.update(start // page * page for start, _ in need)
-        return tuple(sorted(at for at in cuts if end < at < upto))
+                cuts.append(share.own_start)
+                cuts += [start // page * page for start, _ in part.rule.need(upto)]
+        inside = {at for at in cuts if end < at < upto}
+        return tuple(sorted(inside)) if inside else ()
 
     async def _adopt(
         self,
@@ -113,57 +124,59 @@ class Publishing:
         grown: int,
     ) -> Result:
         """Let every component take its share over."""
-        now = self._parts.tick()
-        upto = ends[-1]
+        now, upto = self._parts.tick(), ends[-1]
         patches: list[tuple[int, int, bytes]] = []
         attached: dict[int, None] = {}
         free: list[tuple[Part, bytes, int]] = []
+        starts: list[int] = []
         for share in record.shares:
-            adopted: c.Adopted = await share.part.ref.ask(
+            part, own = share.part, share.own_start
+            adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(
-                    tier=Tier.L1,
-                    parent=record.anchor,
-                    path=nodes,
-                    ends=ends,
-                    grown=grown,
-                    own=share.own_start,
-                    pages=self._pages(share, upto),
-                    states=self._states(share, nodes, ends),
-                    held=share.receipts,
-                    relock=True,
-                    now=now,
-                    priority=record.priority,
+                    Tier.L1,
+                    record.anchor,
+                    nodes,
+                    ends,
+                    grown,
+                    own,
+                    self._handed(share, upto),
+                    self._states(share, nodes, ends) if share.kept else (),
+                    share.receipts,
+                    True,  # noqa: FBT003 - by position, as all fields of a message in a hot path
+                    now,
+                    record.priority,
                 )
             )
             share.receipts, share.low_end = adopted.receipts, adopted.low_end
-            share.kept = [(at, slot) for at, slot in share.kept if at > upto]
-            if share.own_start < upto:
-                del share.own[: (upto - share.own_start) // self._parts.page * PAGE]
-                share.own_start = upto
-            free.append((share.part, adopted.free, 0))
-            patches += [(share.part.index, at, pages) for at, pages in adopted.patches]
+            if not (part.snapshot or part.base):
+                # The table begins where the locks do: what lies before is the tree's to evict.
+                share.start = max(share.start, part.rule.keep_from(upto))
+            starts.append(share.start)
+            if adopted.free:
+                free.append((part, adopted.free, 0))
+            patches += [(part.index, at, pages) for at, pages in adopted.patches]
             attached.update(dict.fromkeys(adopted.attached))
-        await self._room.give_back(Tier.L1, free)
+        if free:
+            await self._room.give_back(Tier.L1, free)
         record.anchor, record.published = nodes[-1], upto
-        return Result(
-            m.Published(upto, tuple(patches), self._windows(record, upto)), tuple(attached)
-        )
+        return Result(m.Published(upto, tuple(patches), tuple(starts)), tuple(attached))
 
-    @staticmethod
-    def _windows(record: LeaseRecord, upto: int) -> tuple[int, ...]:
-        """Let the tables begin where the locks do: what lies before is the tree's to evict."""
-        for share in record.shares:
-            if not share.part.snapshot:
-                share.start = max(share.start, share.part.rule.keep_from(upto))
-        return tuple(share.start for share in record.shares)
-
-    def _pages(self, share: Share, upto: int) -> bytes:
+    def _handed(self, share: Share, upto: int) -> bytes:
+        """Take the private pages up to `upto` out of a share."""
         if share.part.snapshot or share.own_start >= upto:
             return b""
-        return bytes(share.own[: (upto - share.own_start) // self._parts.page * PAGE])
+        size = (upto - share.own_start) // self._parts.page * PAGE
+        pages = bytes(share.own[:size])
+        del share.own[:size]
+        share.own_start = upto
+        return pages
 
     @staticmethod
     def _states(
         share: Share, nodes: tuple[int, ...], ends: tuple[int, ...]
     ) -> tuple[tuple[int, bytes], ...]:
-        return tuple((nodes[ends.index(at)], slot) for at, slot in share.kept if at <= ends[-1])
+        """Take the snapshots that stand on the path out of a share, with the nodes they stand at."""
+        upto = ends[-1]
+        states = tuple([(nodes[ends.index(at)], slot) for at, slot in share.kept if at <= upto])
+        share.kept = [(at, slot) for at, slot in share.kept if at > upto]
+        return states

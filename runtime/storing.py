@@ -14,7 +14,7 @@ from . import messages as m
 from .facts import PrefetchDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
-from .planning import TOKEN, Plan, reusable_tokens
+from .planning import TOKEN, reusable_tokens
 from .reporting import Reporter
 from .room import PAGE, Room
 from .splitting import Splitter
@@ -117,13 +117,15 @@ class Storing:
 
     # -- prefetching --------------------------------------------------------------------------------
 
-    async def find(self, pending: PendingAcquire, plan: Plan) -> int:
-        """Ask the store how far it could lift the reuse; answer the operation to wait for.
+    async def find(self, pending: PendingAcquire, boundary: int, full: int) -> int:
+        """Ask the store how far it could lift a reuse; answer the operation to wait for.
+
+        `boundary` is how far all components reach without it, `full` how far FULL does.
 
         A second wish for the same chunk joins the first, and may ask for itself what lies beyond.
         """
         chunk = self._parts.chunk
-        first = min(plan.full, plan.boundary) // chunk * chunk
+        first = min(full, boundary) // chunk * chunk
         tokens = pending.msg.tokens
         key = (pending.msg.namespace, tokens[: (first + chunk) * TOKEN])
         operation = self._finds.get(key)
@@ -137,8 +139,8 @@ class Storing:
                     operation.id,
                     pending.msg.namespace,
                     tokens[: limit * TOKEN],
-                    plan.full,
-                    plan.boundary,
+                    full,
+                    boundary,
                 )
             )
         operation.waiting.append(pending)

@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
-from ..actors import Coordinator, ReplyToken
+from ..actors import Coordinator, ReplyToken, handles
 from ..components import messages as c
-from ..errors import ConfigError, StaleLease
+from ..errors import ConfigError, NoCapacity, StaleLease
 from ..spec import Tier
 from ..tiers import messages as t
 from ..tiers.fences import Fences
@@ -25,7 +25,6 @@ from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
 from .leases import PAGE, TOKEN, LeaseRecord
-from .operation import operation
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
@@ -33,6 +32,7 @@ from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
 from .splitting import Splitter
+from .states import States
 from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
 from .transfers import Transfers
@@ -43,7 +43,14 @@ class GiveUp(m.Message, frozen=True):
 
 
 class UnifiedRadixCache(Coordinator):
-    """Coordinate tree, components and tiers for the engines that hold leases."""
+    """Coordinate tree, components and tiers for the engines that hold leases.
+
+    It refuses before it changes anything. Any other error out of an operation, such as a refusal of
+    an actor below in the middle of it, may have left it half done: that is a crash, and closes the
+    cache.
+    """
+
+    refusals = (ConfigError, StaleLease, NoCapacity)
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class UnifiedRadixCache(Coordinator):
         self.prefetch_threshold = prefetch_threshold
         self._report = Reporter(self)
         self._room = Room(parts, self._report)
+        self._states = States(parts, self._room)
         self._planner = Planner(parts)
         self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
@@ -78,6 +86,7 @@ class UnifiedRadixCache(Coordinator):
         self._acquiring = Acquiring(
             parts=parts,
             room=self._room,
+            states=self._states,
             planner=self._planner,
             splitter=self._splitter,
             transfers=self._transfers,
@@ -113,7 +122,7 @@ class UnifiedRadixCache(Coordinator):
             raise StaleLease(f"lease {id} was released; acquire again")
         return record
 
-    @operation(m.Acquire)
+    @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where payload must be fetched first."""
         pending = PendingAcquire(msg, self.trace, self._report.begin())
@@ -152,7 +161,7 @@ class UnifiedRadixCache(Coordinator):
                 self._acquired(pending, acquired)
                 pending.token.reply(acquired)
 
-    @operation(m.Extend)
+    @handles(m.Extend)
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
         self._room.captured(msg.fence)
@@ -177,12 +186,12 @@ class UnifiedRadixCache(Coordinator):
         await trio.to_thread.run_sync(self._fences.wait, fence)
         self.ref.tell(m.Background(), control=True)
 
-    @operation(m.RoomTimeout)
+    @handles(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
         """Refuse an extend whose patience is over."""
         await self._extending.time_out(msg.waiter)
 
-    @operation(m.Snapshot)
+    @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
         record = self._lease(msg.lease)
@@ -199,15 +208,13 @@ class UnifiedRadixCache(Coordinator):
             raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
         if not share.slot:
             raise ConfigError(f"{msg.component!r} has no working state before the first extend")
-        got = await self._room.take(Tier.L1, ((part.name, 1),))
-        if isinstance(got, t.Short):
+        slot = await self._states.clone(part.name, share.slot, msg.stream)
+        if not slot:
             return -1
-        copy = t.CopyState(part.name, share.slot, got[0], msg.stream)
-        self._room.captured(await self._parts.tiers[Tier.L1].ask(copy))
-        share.kept.append((msg.at, got[0]))
-        return int.from_bytes(got[0], "little")
+        share.kept.append((msg.at, slot))
+        return int.from_bytes(slot, "little")
 
-    @operation(m.Trim)
+    @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
         self._room.captured(msg.fence)
@@ -231,7 +238,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return extent
 
-    @operation(m.Publish)
+    @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         self._room.captured(msg.fence)
@@ -260,7 +267,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return result.published
 
-    @operation(m.Release)
+    @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
         self._room.captured(msg.fence)
@@ -309,7 +316,7 @@ class UnifiedRadixCache(Coordinator):
             self._giving_up = True
             self.ref.tell(GiveUp(), control=True)
 
-    @operation(GiveUp)
+    @handles(GiveUp)
     async def give_up(self, msg: GiveUp) -> None:
         """Forget whose askers left, and take back what they did not take."""
         self._giving_up = False
@@ -340,7 +347,7 @@ class UnifiedRadixCache(Coordinator):
             self._woken = True
             self.ref.tell(m.Background())
 
-    @operation(m.Background)
+    @handles(m.Background)
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
         self._woken = False
@@ -353,7 +360,7 @@ class UnifiedRadixCache(Coordinator):
             self._wake()
         await self._extending.serve()
 
-    @operation(m.Transferred)
+    @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a copy, answer who waited for it, and start what can start now."""
         waiting = tuple(self._transfers.operations[msg.op].waiting)
@@ -367,7 +374,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         self._wake()
 
-    @operation(m.Found)
+    @handles(m.Found)
     async def found(self, msg: m.Found) -> None:
         """Fetch what the store has, or go on without it."""
         operation = await self._storing.found(msg)
@@ -375,7 +382,7 @@ class UnifiedRadixCache(Coordinator):
             await self._resume(tuple(operation.waiting), msg.op)
             self._wake()
 
-    @operation(m.Fetched)
+    @handles(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
         """Take what arrived from the store, then plan again for who waited."""
         operation = await self._storing.fetched(msg)
@@ -383,7 +390,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         self._wake()
 
-    @operation(m.Saved)
+    @handles(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
         await self._storing.saved(msg)
@@ -392,17 +399,17 @@ class UnifiedRadixCache(Coordinator):
 
     # -- looking and cleaning ---------------------------------------------------------------------------
 
-    @operation(m.Peek)
+    @handles(m.Peek)
     async def peek(self, msg: m.Peek) -> m.Peeked:
         """Answer how much could be reused; change nothing."""
         return await self._planner.peek(msg)
 
-    @operation(m.Explain)
+    @handles(m.Explain)
     async def explain(self, msg: m.Explain) -> tuple[Verdict, ...]:
         """Answer what each component says of a prompt."""
         return await self._planner.explain(msg)
 
-    @operation(m.EvictPages)
+    @handles(m.EvictPages)
     async def evict(self, msg: m.EvictPages) -> m.EvictReport:
         """Evict unlocked payload on request."""
         part = self._parts.by_name.get(msg.component)
@@ -413,7 +420,7 @@ class UnifiedRadixCache(Coordinator):
         await self._extending.serve()
         return m.EvictReport(freed, pending, nodes, why)
 
-    @operation(m.Settle)
+    @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Answer when nothing is in flight between tiers, nor due."""
         if self._transfers.in_flight():
@@ -437,14 +444,14 @@ class UnifiedRadixCache(Coordinator):
             waiting=waiting,
         )
 
-    @operation(m.Stats)
+    @handles(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
         """Answer counters and usage."""
         return await gather_stats(
             self.totals(), self._parts, self._counters, self._transfers, self._storing
         )
 
-    @operation(m.Inspect)
+    @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Answer all bookkeeping at this moment."""
         return await gather(self._parts, tuple(self._leases.values()), self._storing.staged())
