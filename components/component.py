@@ -35,11 +35,11 @@ class ComponentActor(CoverageActor):
         if msg.relock and not self.component.snapshot:
             anchor = path[-1] if path else self._records[msg.parent]
             receipts, low_end = self._relock(msg.held, anchor)
-        ids: list[int] = []
         for record in attached:
-            ids.append(record.id)
-            self._presence.requeue(record, msg.tier)
-        return m.Adopted(b"".join(free), tuple(patches), tuple(ids), receipts, low_end)
+            if msg.tier or not record.lock:
+                self._presence.requeue(record, msg.tier)
+        ids = tuple([record.id for record in attached])
+        return m.Adopted(b"".join(free), tuple(patches), ids, receipts, low_end)
 
     def _grow(self, msg: m.Adopt) -> list[Record]:
         """Answer the path's records, making those of new nodes."""

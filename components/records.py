@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from .messages import ROOT, PageList
 
 PAGE = 4
 """Bytes of one page id in a page list."""
 
 
-class Payload:
+class Payload(msgspec.Struct, eq=False, gc=False):
     """Pages that one node holds on one tier.
 
     `writer` is the operation that still fills them (0: present); `readers` are operations that copy
     from them. `queued` says that the eviction index knows the payload.
     """
 
-    __slots__ = ("pages", "queued", "readers", "writer")
-
-    def __init__(self, pages: PageList, writer: int = 0) -> None:
-        self.pages = pages
-        self.writer = writer
-        self.readers: tuple[int, ...] = ()
-        self.queued = False
+    pages: PageList
+    writer: int = 0
+    readers: tuple[int, ...] = ()
+    queued: bool = False
 
 
 class Record:

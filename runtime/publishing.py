@@ -26,7 +26,7 @@ from .splitting import Splitter
 
 
 class Result(msgspec.Struct, frozen=True, gc=False):
-    """What a publish answers, and the nodes that gained payload by it."""
+    """What a publish answers, and where there is an L2 the nodes that gained payload by it."""
 
     published: m.Published
     nodes: tuple[int, ...]
@@ -39,6 +39,7 @@ class Publishing:
         self._parts = parts
         self._room = room
         self._splitter = splitter
+        self._backs_up = Tier.L2 in parts.tiers
 
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> Result:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
@@ -155,7 +156,8 @@ class Publishing:
             if adopted.free:
                 free.append((part, adopted.free, 0))
             patches += [(part.index, at, pages) for at, pages in adopted.patches]
-            attached.update(dict.fromkeys(adopted.attached))
+            if self._backs_up:
+                attached.update(dict.fromkeys(adopted.attached))
         if free:
             await self._room.give_back(Tier.L1, free)
         record.anchor, record.published = nodes[-1], upto

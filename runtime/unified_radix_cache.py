@@ -125,7 +125,8 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where payload must be fetched first."""
-        pending = PendingAcquire(msg, self.trace, self._report.begin())
+        trace = self.trace
+        pending = PendingAcquire(msg, trace, 0 if trace is None else self._report.begin())
         acquired = await self._acquiring.attempt(pending)
         if acquired is None:
             pending.token = self.defer()
@@ -260,11 +261,12 @@ class UnifiedRadixCache(Coordinator):
                 nodes=len(result.nodes),
                 duplicates=len(result.published.patches),
             )
-        if Tier.L2 in self._parts.tiers and result.nodes:
+        if result.nodes:
             self._room.due.dirty.update(dict.fromkeys(result.nodes))
             self._wake()
         self._counters.published += 1
-        await self._extending.serve()
+        if self._extending.waiters:
+            await self._extending.serve()
         return result.published
 
     @handles(m.Release)
@@ -275,7 +277,8 @@ class UnifiedRadixCache(Coordinator):
         if record is None:
             return False
         await self.give_back(record)
-        await self._extending.serve()
+        if self._extending.waiters:
+            await self._extending.serve()
         return True
 
     async def give_back(self, record: LeaseRecord) -> None:
@@ -283,14 +286,16 @@ class UnifiedRadixCache(Coordinator):
         self._leases.pop(record.id, None)
         free: list[tuple[Any, bytes, int]] = []
         for share in record.shares:
+            part = share.part
             if share.receipts:
-                await share.part.ref.ask(c.Unlock(share.receipts))
+                await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
             if share.own:
-                free.append((share.part, bytes(share.own), 0))
+                free.append((part, bytes(share.own), 0))
             if share.slot:
-                free.append((share.part, share.slot, 0))
-            free += [(share.part, slot, 0) for _, slot in share.kept]
+                free.append((part, share.slot, 0))
+            for _, slot in share.kept:
+                free.append((part, slot, 0))
         if free:
             await self._room.give_back(Tier.L1, free)
 
