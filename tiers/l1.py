@@ -12,7 +12,7 @@ from ..errors import IntegrityError
 from .allocator import INT32, FixedPool
 from .fences import Fences, cuda_stream
 from .layout import checked_ids
-from .messages import CopyState, PageList
+from .messages import Clone, Cloned, CopyState, PageList, Short
 from .pools import DevicePools
 from .tier import PageTier
 
@@ -31,7 +31,7 @@ class L1Tier(PageTier):
             ),
             fences,
         )
-        self._copy: Callable[[CopyState], None] = (
+        self._copy: Callable[[str, PageList, PageList, int], None] = (
             _HostStates(pools).copy if pools.device.type == "cpu" else _DeviceStates(pools).copy
         )
 
@@ -42,8 +42,26 @@ class L1Tier(PageTier):
         Answers the fence behind the copy: until it has passed, the source must not be overwritten.
         """
         self._pools[msg.component]  # refuses an unknown one
-        self._copy(msg)
+        self._copy(msg.component, msg.source, msg.target, msg.stream)
         return self._fences.record(msg.stream)
+
+    @handles(Clone)
+    def clone(self, msg: Clone) -> Cloned | Short:
+        """Take a slot and copy a state to it, as `allocate` and `copy_state` do; both or neither."""
+        if self._cooling:
+            self._free_cooled()
+        component = msg.component
+        pool = self._pools[component]
+        slot = pool.take(1)
+        if slot is None:
+            return self._short(((component, 1),))
+        try:
+            self._copy(component, msg.source, slot, msg.stream)
+        except IntegrityError:
+            pool.disown(slot)
+            pool.put(slot)
+            raise
+        return Cloned(slot, self._fences.record(msg.stream))
 
 
 class _HostStates:
@@ -57,10 +75,10 @@ class _HostStates:
         }
         self._capacity = pools.capacity
 
-    def copy(self, msg: CopyState) -> None:
-        component, source, target = msg.component, msg.source, msg.target
+    def copy(self, component: str, source: PageList, target: PageList, stream: int) -> None:
+        """Copy now: a CPU has no streams."""
         if len(source) != INT32 or len(target) != INT32:
-            sources, targets = _paired(msg, self._capacity[component])
+            sources, targets = _paired(component, source, target, self._capacity[component])
             for rows in self._rows[component]:
                 rows[targets] = rows[sources]
             return
@@ -80,23 +98,24 @@ class _DeviceStates:
         self._raw = {name: pools.raw(name) for name in pools.layouts}
         self._capacity = pools.capacity
 
-    def copy(self, msg: CopyState) -> None:
+    def copy(self, component: str, source: PageList, target: PageList, stream: int) -> None:
+        """Enqueue the copy."""
         import torch
 
-        sources, targets = _paired(msg, self._capacity[msg.component])
-        with torch.cuda.stream(cuda_stream(self._device, msg.stream)):
-            for raw in self._raw[msg.component]:
-                for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-                    raw[target].copy_(raw[source], non_blocking=True)
+        sources, targets = _paired(component, source, target, self._capacity[component])
+        with torch.cuda.stream(cuda_stream(self._device, stream)):
+            for raw in self._raw[component]:
+                for start, end in zip(sources.tolist(), targets.tolist(), strict=True):
+                    raw[end].copy_(raw[start], non_blocking=True)
 
 
 def _paired(
-    msg: CopyState, capacity: int
+    component: str, source: PageList, target: PageList, capacity: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    sources = checked_ids(msg.component, msg.source, capacity)
-    targets = checked_ids(msg.component, msg.target, capacity)
+    sources = checked_ids(component, source, capacity)
+    targets = checked_ids(component, target, capacity)
     if len(sources) != len(targets):
-        raise _foreign(msg.component, msg.source, msg.target)
+        raise _foreign(component, source, target)
     return sources, targets
 
 

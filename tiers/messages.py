@@ -65,6 +65,24 @@ class CopyState(msgspec.Struct, frozen=True, gc=False):
     stream: int = 0
 
 
+class Clone(msgspec.Struct, frozen=True, gc=False):
+    """Take one slot of an L1 pool and copy the state in slot `source` to it, in the order of `stream`.
+
+    Answered by `Cloned`, or by `Short` with nothing changed. `stream` is as in `CopyState`.
+    """
+
+    component: str
+    source: PageList
+    stream: int = 0
+
+
+class Cloned(msgspec.Struct, frozen=True, gc=False):
+    """The slot of a `Clone`, which the asker owns now, and the fence behind the copy."""
+
+    slot: PageList
+    fence: int
+
+
 class PoolUsage(msgspec.Struct, frozen=True, gc=False):
     """One pool: pages in all, free now, and in quarantine; the rest has an owner."""
 

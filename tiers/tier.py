@@ -58,7 +58,7 @@ class PageTier(Leaf):
                 pages = pools[component].take(count)
                 if pages is None:
                     self._undo(msg, taken)
-                    return self._short(msg)
+                    return self._short(msg.want)
                 taken.append(pages)
         except ConfigError:
             self._undo(msg, taken)
@@ -149,10 +149,10 @@ class PageTier(Leaf):
             pool.disown(pages)
             pool.put(pages)
 
-    def _short(self, msg: Allocate) -> Short:
+    def _short(self, want: tuple[tuple[str, int], ...]) -> Short:
         """Say which pools lack pages; each alone may suffice where they share floating slabs."""
         needed: dict[str, int] = {}
-        for component, count in msg.want:
+        for component, count in want:
             needed[component] = needed.get(component, 0) + count
         counts = [(name, count, self._pools[name].available()) for name, count in needed.items()]
         lacking = tuple(count for count in counts if count[1] > count[2])

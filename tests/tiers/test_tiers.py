@@ -17,6 +17,8 @@ from banyankv.tiers.l2 import L2Tier
 from banyankv.tiers.messages import (
     Allocate,
     Allocated,
+    Clone,
+    Cloned,
     CopyState,
     Free,
     FreePages,
@@ -200,6 +202,58 @@ class TestCopyState:
             l1.copy_state(CopyState("mamba", packed(*source), packed(*target)))
         with pytest.raises(ConfigError):
             l1.copy_state(CopyState("swa", packed(0), packed(1)))
+
+
+class TestClone:
+    def test_takes_a_slot_with_every_byte_of_the_state(self, make_model: MakeModel) -> None:
+        pools = DevicePools(make_model(), PAGES)
+        self._check(pools, L1Tier(pools))
+
+    @pytest.mark.cuda
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    def test_copies_on_a_device(self, make_model: MakeModel) -> None:
+        pools = DevicePools(make_model(), PAGES, "cuda")
+        self._check(pools, L1Tier(pools, FenceTable(pools.device)))
+
+    def _check(self, pools: DevicePools, tier: L1Tier) -> None:
+        (source,) = allocated(tier, ("mamba", 1))
+        rng = np.random.default_rng(3)
+        for raw in pools.raw("mamba"):
+            raw.copy_(torch.from_numpy(rng.integers(0, 256, tuple(raw.shape), dtype=np.uint8)))
+        cloned = tier.clone(Clone("mamba", source))
+        assert isinstance(cloned, Cloned)
+        assert usage(tier, "mamba").free == PAGES["mamba"] - 2
+        ((start,), (end,)) = ids(source), ids(cloned.slot)
+        assert start != end
+        for raw in pools.raw("mamba"):
+            assert torch.equal(raw[end], raw[start])
+
+    def test_answers_the_fence_behind_the_copy(
+        self, l1: L1Tier, fences: ManualFences, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fences, "record", lambda stream: stream + 1)
+        (source,) = allocated(l1, ("mamba", 1))
+        cloned = l1.clone(Clone("mamba", source, 8))
+        assert isinstance(cloned, Cloned)
+        assert cloned.fence == 9
+
+    def test_without_a_slot_nothing_is_changed(self, l1: L1Tier, fences: ManualFences) -> None:
+        source, others = allocated(l1, ("mamba", 1), ("mamba", 4))
+        before = l1.usage(Usage())
+        assert l1.clone(Clone("mamba", source)) == Short((("mamba", 1, 0),))
+        assert l1.usage(Usage()) == before
+        l1.free(Free((("mamba", others[:4], 0),), fence=1))
+        fences.done = 1
+        assert isinstance(l1.clone(Clone("mamba", source)), Cloned)
+
+    @pytest.mark.parametrize("source", [[5], [-1], [0, 1], []])
+    def test_refuses_a_source_that_cannot_be(self, l1: L1Tier, source: list[int]) -> None:
+        before = l1.usage(Usage())
+        with pytest.raises(IntegrityError):
+            l1.clone(Clone("mamba", packed(*source)))
+        with pytest.raises(ConfigError):
+            l1.clone(Clone("swa", packed(0)))
+        assert l1.usage(Usage()) == before
 
 
 class TierMachine(RuleBasedStateMachine):
