@@ -74,7 +74,7 @@ class EvictionIndex:
         while heap or old:
             from_old = old and (not heap or old[0] < heap[0])
             entry = heappop(old if from_old else heap)
-            record, payload = entry[4:]
+            record, payload = entry[4], entry[5]
             if record.at[tier] is not payload:
                 if self._stale:
                     self._stale -= 1

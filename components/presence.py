@@ -100,45 +100,42 @@ class Presence:
         Pages that one operation still reads or writes become pending under it; under several, they
         stay here until the last is over.
         """
-        payload = self._detach(record, tier)
-        pages, users = payload.pages, payload.readers
-        count = len(pages) // PAGE
-        if payload.writer:
-            out.pending.append((payload.writer, pages))
-        elif not users:
-            out.free.append(pages)
-        elif len(users) == 1:
-            out.pending.append((users[0], pages))
-        else:
-            self._shared.append((tier, set(users), pages))
-        out.nodes.append(record.id)
-        out.pages += count
-        if record.at[1 - tier] is None:
-            out.gone.append(record.id)
-            out.lost += count
-        return count
-
-    def _detach(self, record: Record, tier: int) -> Payload:
         payload = record.at[tier]
         if payload is None:
             raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
         record.at[tier] = None
-        count = len(payload.pages) // PAGE
+        pages, readers = payload.pages, payload.readers
+        count = len(pages) // PAGE
         self.cached[tier] -= count
         self.payloads[tier] -= 1
-        if payload.writer:
-            self.arriving[tier] -= 1
         if record.lock and tier == _L1:
             self.locked -= count
         if payload.queued:
             payload.queued = False
             self.indexes[tier].gone()
+        if payload.writer:
+            self.arriving[tier] -= 1
+            out.pending.append((payload.writer, pages))
+        elif not readers:
+            out.free.append(pages)
+        elif len(readers) == 1:
+            out.pending.append((readers[0], pages))
+        else:
+            self._shared.append((tier, set(readers), pages))
+        out.nodes.append(record.id)
+        out.pages += count
+        if record.at[1 - tier] is None:
+            out.gone.append(record.id)
+            out.lost += count
         if self.base:
-            parent = record.above()
-            parent.kids[tier] -= 1
-            if not parent.kids[tier]:
-                self.requeue(parent, tier)
-        return payload
+            self._bereave(record.above(), tier)
+        return count
+
+    def _bereave(self, parent: Record, tier: int) -> None:
+        """Count a child less that is held on a tier; the last one leaves a leaf, which may go next."""
+        parent.kids[tier] -= 1
+        if not parent.kids[tier]:
+            self.requeue(parent, tier)
 
     def forget(self, nodes: Iterable[int]) -> None:
         """Delete the records of nodes that leave the tree."""

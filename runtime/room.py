@@ -200,14 +200,17 @@ class Room:
 
     def captured(self, fence: int) -> None:
         """Note a point of the engine's work; fences only grow."""
-        self._fence = max(self._fence, fence)
+        if fence > self._fence:  # noqa: PLR1730 - on every message of an engine
+            self._fence = fence
 
     async def give_back(self, tier: Tier, items: list[tuple[Part, bytes, int]]) -> None:
         """Free pages on a tier: at once, or under an operation when it is over.
 
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
-        await self._free(tier, [(part.name, pages, op) for part, pages, op in items if pages])
+        back = tuple([(part.name, pages, op) for part, pages, op in items if pages])
+        if back:
+            await self._parts.tiers[tier].ask(t.Free(back, self._behind(tier)))
 
     async def _free(self, tier: Tier, back: _Back) -> None:
         if back:

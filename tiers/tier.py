@@ -59,7 +59,8 @@ class PageTier(Leaf):
             for component, count in msg.want:
                 pages = pools[component].take(count)
                 if pages is None:
-                    self._undo(msg, taken)
+                    if taken:
+                        self._undo(msg, taken)
                     return self._short(msg.want)
                 taken.append(pages)
         except ConfigError:
