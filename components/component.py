@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections import deque
 
 from ..actors import handles
 from ..errors import IntegrityError
@@ -107,60 +107,63 @@ class ComponentActor(CoverageActor):
     @handles(m.Evict)
     def evict(self, msg: m.Evict) -> m.Freed:
         """Drop idle payloads in the policy's order; those being read only when no idle one is left."""
-        tier, presence = msg.tier, self._presence
+        tier, pinned, presence = msg.tier, msg.pinned, self._presence
+        index = presence.indexes[tier]
         out = Withdrawal()
         spared: list[Record] = []
-        busy: list[Record] = []
+        busy: deque[Record] = deque()
         left = msg.pages
         while left > 0:
-            for record, payload in presence.indexes[tier].drain():
-                if not presence.evictable(record, tier):
-                    continue
-                if record.id in msg.pinned:
-                    spared.append(record)
-                elif payload.readers:
-                    busy.append(record)
-                else:
-                    left -= presence.withdraw(record, tier, out)
-                    if left <= 0:
-                        break
-            if left <= 0 or not busy:
-                break
-            left -= presence.withdraw(busy.pop(0), tier, out)
+            first = index.pop()
+            if first is None:
+                if not busy:
+                    break
+                left -= presence.withdraw(busy.popleft(), tier, out)
+                continue
+            record, payload = first
+            if not presence.evictable(record, tier):
+                continue
+            if record.id in pinned:
+                spared.append(record)
+            elif payload.readers:
+                busy.append(record)
+            else:
+                left -= presence.withdraw(record, tier, out)
         for record in (*spared, *busy):
             presence.requeue(record, tier)
-        return self._spoilt(out)
+        if self.component.base:
+            presence.forget(out.gone)
+        return out.freed(self._spoilt(out.gone))
 
-    def _spoilt(self, out: Withdrawal) -> m.Freed:
-        """Say of which nodes that hold nothing now the own boundary needed what they lost."""
-        freed = out.freed()
-        if not freed.gone or self.component.snapshot:
-            return freed
-        need = self.component.need
-        spoilt = tuple(node for node in freed.gone if need(self._records[node].end))
-        return msgspec.structs.replace(freed, spoilt=spoilt)
+    def _spoilt(self, gone: list[int]) -> tuple[int, ...]:
+        """Answer the nodes whose own boundary needed what they lost, where others depend on that."""
+        component = self.component
+        if component.base or component.snapshot:
+            return ()
+        return tuple(node for node in gone if component.need(self._records[node].end))
 
     @handles(m.EvictLeaves)
     def evict_leaves(self, msg: m.EvictLeaves) -> m.Freed:
-        """Drop those nodes' payload where they are unlocked leaves."""
+        """Drop those nodes' payload where they are unlocked leaves, and forget what is held nowhere."""
+        presence, tier = self._presence, msg.tier
         out = Withdrawal()
         for node in msg.nodes:
             record = self._records[node]
-            if self._presence.evictable(record, msg.tier):
-                self._presence.withdraw(record, msg.tier, out)
+            if presence.evictable(record, tier):
+                presence.withdraw(record, tier, out)
+        presence.forget(out.gone)
         return out.freed()
 
     @handles(m.Drop)
     def drop(self, msg: m.Drop) -> m.Freed:
-        """Drop payload that no lease locks; with `forget`, the records too."""
+        """Drop payload that no lease locks, and the records of nodes that are gone."""
+        presence, tier, records = self._presence, msg.tier, self._records
         out = Withdrawal()
         for node in msg.nodes:
-            record = self._records[node]
-            for tier in msg.tiers:
-                if record.at[tier] is not None and not (tier == Tier.L1 and record.lock):
-                    self._presence.withdraw(record, tier, out)
-            if msg.forget:
-                self._presence.forget(record)
+            record = records[node]
+            if record.at[tier] is not None and not (record.lock and tier == Tier.L1):
+                presence.withdraw(record, tier, out)
+        presence.forget(msg.gone)
         return out.freed()
 
     @handles(m.Dead)

@@ -12,7 +12,6 @@ with each step, so that no single step pays for the cleaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -45,39 +44,45 @@ class EvictionIndex:
     def add(self, record: Record, payload: Payload) -> None:
         """Queue a payload that has become evictable; the caller has seen that it is not queued."""
         payload.queued = True
-        self._push(self._key(record), record, payload)
-
-    def _push(self, key: Any, record: Record, payload: Payload) -> None:
         self._added += 1
-        heappush(self._heap, (key, record.end, record.id, self._added, record, payload))
+        entry = (self._key(record), record.end, record.id, self._added, record, payload)
+        heappush(self._heap, entry)
 
     def gone(self) -> None:
-        """Note that a queued payload left its node without having been drained."""
+        """Note that a queued payload left its node without having been popped."""
         self._stale += 1
-        if not self._old and self._stale * 2 > len(self._heap) > _CLEAN_FROM:
+        if self._old:
+            self._move()
+        elif self._stale * 2 > len(self._heap) > _CLEAN_FROM:
             self._old, self._heap, self._stale = self._heap, [], 0
-        for _ in range(min(_MOVED_A_STEP, len(self._old))):
-            # The last element of a heap's list can go without disturbing the others' order.
-            entry = self._old.pop()
-            if entry[4].at[self._tier] is entry[5]:
+
+    def _move(self) -> None:
+        """Move some entries over: the last of a heap's list, which the others' order does not need."""
+        old, tier = self._old, self._tier
+        for entry in old[-_MOVED_A_STEP:]:
+            if entry[4].at[tier] is entry[5]:
                 heappush(self._heap, entry)
+        del old[-_MOVED_A_STEP:]
 
-    def drain(self) -> Iterator[tuple[Record, Payload]]:
-        """Take payloads out in order, each once; what the caller does not drop it adds again.
+    def pop(self) -> tuple[Record, Payload] | None:
+        """Take the first payload out, None where there is none; who does not drop it adds it again.
 
-        Yields whatever was queued and still is that record's payload; whether it may go now (no
-        lock, still a leaf) is for the caller to see. Payloads queued while this runs take part.
+        It was queued and still is that record's payload; whether it may go now (no lock, still a
+        leaf) is for the caller to see.
         """
-        tier = self._tier
-        while self._heap or self._old:
-            from_old = not self._heap or (self._old and self._old[0][:3] < self._heap[0][:3])
-            key, _, _, _, record, payload = heappop(self._old if from_old else self._heap)
+        heap, old, tier = self._heap, self._old, self._tier
+        while heap or old:
+            from_old = old and (not heap or old[0] < heap[0])
+            entry = heappop(old if from_old else heap)
+            record, payload = entry[4], entry[5]
             if record.at[tier] is not payload:
-                self._stale = max(0, self._stale - 1)
+                if self._stale:
+                    self._stale -= 1
                 continue
-            current = self._key(record)
-            if current > key:
-                self._push(current, record, payload)
+            key = self._key(record)
+            if key > entry[0]:
+                heappush(heap, (key, *entry[1:]))
                 continue
             payload.queued = False
-            yield record, payload
+            return record, payload
+        return None

@@ -283,7 +283,8 @@ class Evict(Message, frozen=True):
     """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
 
     Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
-    left; its pages are then pending.
+    left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
+    Answers Freed.
     """
 
     tier: Tier
@@ -294,33 +295,41 @@ class Evict(Message, frozen=True):
 class Freed(Message, frozen=True):
     """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
 
-    `nodes` lost the payload; `gone` are those of them that hold none on any tier now, and `spoilt`
-    those of the gone whose own boundary needed it. `late` is (tier, pages) that several operations
-    had read, of which the last is over now.
+    `pages` left in all: these, and those that stay here until several operations are over. `nodes`
+    lost the payload; `gone` are those of them that hold none on any tier now, `lost` of the pages were
+    theirs, and `spoilt` are those of the gone whose own boundary needed it (told by an Evict of a paged
+    auxiliary). `late` is (tier, pages) that several operations had read, of which the last is over now.
     """
 
     free: PageList = b""
     pending: tuple[tuple[int, PageList], ...] = ()
     nodes: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
-    late: tuple[tuple[int, PageList], ...] = ()
-    spoilt: tuple[int, ...] = ()
+    pages: int = 0
     lost: int = 0
+    spoilt: tuple[int, ...] = ()
+    late: tuple[tuple[int, PageList], ...] = ()
 
 
 class EvictLeaves(Message, frozen=True):
-    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed."""
+    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
+
+    It forgets those that it holds nowhere now.
+    """
 
     nodes: tuple[int, ...]
     tier: Tier
 
 
 class Drop(Message, frozen=True):
-    """Drop unlocked payload of `nodes` on these tiers; with `forget` the nodes themselves go too."""
+    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`; answers Freed.
+
+    Nodes in `gone` leave the tree: nothing of them may be locked, or held elsewhere.
+    """
 
     nodes: tuple[int, ...]
-    tiers: tuple[Tier, ...]
-    forget: bool = False
+    tier: Tier
+    gone: tuple[int, ...] = ()
 
 
 class Unbacked(Message, frozen=True):

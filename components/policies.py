@@ -7,6 +7,7 @@ an entry comes up, so a key may rise after it was queued (all of these only rise
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -35,12 +36,12 @@ Key = Callable[[Record], Any]
 _PROTECTED_HITS = 2
 
 _KEYS: dict[str, Key] = {
-    "lru": lambda r: r.stamp,
-    "lru_k": lambda r: (r.previous, r.stamp),  # LRU-2 (O'Neil et al., SIGMOD 1993)
-    "lfu": lambda r: (r.hits, r.stamp),
+    "lru": attrgetter("stamp"),
+    "lru_k": attrgetter("previous", "stamp"),  # LRU-2 (O'Neil et al., SIGMOD 1993)
+    "lfu": attrgetter("hits", "stamp"),
     "slru": lambda r: (r.hits >= _PROTECTED_HITS, r.stamp),  # segmented LRU (Karedla et al., 1994)
-    "fifo": lambda r: r.born,
-    "priority": lambda r: (r.priority, r.stamp),
+    "fifo": attrgetter("born"),
+    "priority": attrgetter("priority", "stamp"),
 }
 
 POLICIES = tuple(_KEYS)

@@ -6,6 +6,8 @@ actor; nothing here waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import IntegrityError
 from ..spec import Tier
 from .eviction import EvictionIndex
@@ -13,29 +15,36 @@ from .messages import ROOT, Freed, PageList
 from .policies import Key
 from .records import PAGE, Payload, Record, root_record
 
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+_NOWHERE = [None, None]
+
 
 class Withdrawal:
     """Collect what leaves nodes in one step, and answer it as `Freed`."""
 
-    __slots__ = ("free", "gone", "late", "lost", "nodes", "pending")
+    __slots__ = ("free", "gone", "lost", "nodes", "pages", "pending")
 
     def __init__(self) -> None:
         self.free: list[PageList] = []
-        self.late: list[tuple[int, PageList]] = []
         self.pending: list[tuple[int, PageList]] = []
         self.nodes: list[int] = []
         self.gone: list[int] = []
+        self.pages = 0
         self.lost = 0
 
-    def freed(self) -> Freed:
+    def freed(
+        self, spoilt: tuple[int, ...] = (), late: tuple[tuple[int, PageList], ...] = ()
+    ) -> Freed:
         """Answer what was collected."""
         return Freed(
             b"".join(self.free),
             tuple(self.pending),
             tuple(self.nodes),
             tuple(self.gone),
-            tuple(self.late),
-            lost=self.lost,
+            self.pages,
+            self.lost,
+            spoilt,
+            late,
         )
 
 
@@ -60,7 +69,7 @@ class Presence:
     def evictable(self, record: Record, tier: int) -> bool:
         """Say whether the payload may go: there, complete, unlocked (L1), and for FULL a leaf."""
         payload = record.at[tier]
-        if payload is None or payload.writer or (record.lock and tier == Tier.L1):
+        if payload is None or payload.writer or (record.lock and tier == _L1):
             return False
         return not (self.base and record.kids[tier])
 
@@ -85,52 +94,57 @@ class Presence:
         if self.base:
             record.parent.kids[tier] += 1
 
-    def _detach(self, record: Record, tier: int) -> Payload:
-        payload = record.at[tier]
-        if payload is None:
-            raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
-        record.at[tier] = None
-        count = len(payload.pages) // PAGE
-        self.cached[tier] -= count
-        self.payloads[tier] -= 1
-        if payload.writer:
-            self.arriving[tier] -= 1
-        if tier == Tier.L1 and record.lock:
-            self.locked -= count
-        if payload.queued:
-            payload.queued = False
-            self.indexes[tier].gone()
-        if self.base:
-            parent = record.above()
-            parent.kids[tier] -= 1
-            self.requeue(parent, tier)
-        return payload
-
     def withdraw(self, record: Record, tier: int, out: Withdrawal) -> int:
         """Take a payload from its node; answer its pages' number.
 
         Pages that one operation still reads or writes become pending under it; under several, they
         stay here until the last is over.
         """
-        payload = self._detach(record, tier)
-        users = (payload.writer,) if payload.writer else payload.readers
-        if not users:
-            out.free.append(payload.pages)
-        elif len(users) == 1:
-            out.pending.append((users[0], payload.pages))
+        payload = record.at[tier]
+        if payload is None:
+            raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
+        record.at[tier] = None
+        pages, readers = payload.pages, payload.readers
+        count = len(pages) // PAGE
+        self.cached[tier] -= count
+        self.payloads[tier] -= 1
+        if record.lock and tier == _L1:
+            self.locked -= count
+        if payload.queued:
+            payload.queued = False
+            self.indexes[tier].gone()
+        if payload.writer:
+            self.arriving[tier] -= 1
+            out.pending.append((payload.writer, pages))
+        elif not readers:
+            out.free.append(pages)
+        elif len(readers) == 1:
+            out.pending.append((readers[0], pages))
         else:
-            self._shared.append((tier, set(users), payload.pages))
+            self._shared.append((tier, set(readers), pages))
         out.nodes.append(record.id)
-        if record.at[Tier.L1] is None and record.at[Tier.L2] is None:
+        out.pages += count
+        if record.at[1 - tier] is None:
             out.gone.append(record.id)
-            out.lost += len(payload.pages) // PAGE
-        return len(payload.pages) // PAGE
+            out.lost += count
+        if self.base:
+            self._bereave(record.above(), tier)
+        return count
 
-    def forget(self, record: Record) -> None:
-        """Delete the record of a node that leaves the tree."""
-        if record.lock:
-            raise IntegrityError(f"node {record.id} is locked and cannot leave the tree")
-        del self.records[record.id]
+    def _bereave(self, parent: Record, tier: int) -> None:
+        """Count a child less that is held on a tier; the last one leaves a leaf, which may go next."""
+        parent.kids[tier] -= 1
+        if not parent.kids[tier]:
+            self.requeue(parent, tier)
+
+    def forget(self, nodes: Iterable[int]) -> None:
+        """Delete the records of nodes that leave the tree."""
+        records = self.records
+        for node in nodes:
+            record = records[node]
+            if record.lock or record.at != _NOWHERE:
+                raise IntegrityError(f"node {node} is locked or held and cannot leave the tree")
+            del records[node]
 
     # -- locks ------------------------------------------------------------------------------------
 
@@ -219,11 +233,15 @@ class Presence:
                     else:
                         self.withdraw(record, tier, out)
         out.nodes.extend(arrived)
+        return out.freed(late=self._last_user(op) if self._shared else ())
+
+    def _last_user(self, op: int) -> tuple[tuple[int, PageList], ...]:
+        """Take an operation from the users of shared pages; answer those that nobody uses any more."""
         for _, users, _ in self._shared:
             users.discard(op)
-        out.late.extend((tier, pages) for tier, users, pages in self._shared if not users)
+        late = tuple((tier, pages) for tier, users, pages in self._shared if not users)
         self._shared = [entry for entry in self._shared if entry[1]]
-        return out.freed()
+        return late
 
     def shared(self, tier: int) -> PageList:
         """Answer the pages that several operations still read after their node let them go."""

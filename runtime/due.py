@@ -22,6 +22,7 @@ class Due:
 
     def buried(self, nodes: Iterable[int]) -> None:
         """Forget nodes that left the tree."""
-        for node in nodes:
-            self.dirty.pop(node, None)
-            self.unsaved.pop(node, None)
+        for due in (self.dirty, self.unsaved):
+            if due:
+                for node in nodes:
+                    due.pop(node, None)

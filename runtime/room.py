@@ -14,6 +14,11 @@ from .reporting import Reporter
 
 PAGE = 4
 BOTH = (Tier.L1, Tier.L2)
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+_NONE: frozenset[int] = frozenset()
+
+_Back = list[tuple[str, bytes, int]]
+"""Pages on their way back to one tier, as the items of `Free`: (component, pages, op)."""
 
 
 class Room:
@@ -25,6 +30,7 @@ class Room:
 
     def __init__(self, parts: Parts, report: Reporter) -> None:
         self._parts = parts
+        self._tiers = tuple(tier for tier in BOTH if tier in parts.tiers)
         self._report = report
         self._fence = 0
         self.due = Due()
@@ -40,117 +46,152 @@ class Room:
         return answer.pages if isinstance(answer, t.Allocated) else answer
 
     async def take(
-        self, tier: Tier, want: tuple[tuple[str, int], ...], pinned: frozenset[int] = frozenset()
+        self, tier: Tier, want: tuple[tuple[str, int], ...], pinned: frozenset[int] = _NONE
     ) -> tuple[bytes, ...] | t.Short:
         """Allocate all of `want` or nothing, evicting as far as needed.
 
         Pages in quarantine are counted on: nothing more is evicted in their place.
         """
         ref = self._parts.tiers[tier]
-        while True:
-            answer: t.Allocated | t.Short = await ref.ask(t.Allocate(want))
-            if isinstance(answer, t.Allocated):
-                return answer.pages
-            progress = False
-            usage: tuple[t.PoolUsage, ...] = await ref.ask(t.Usage())
-            coming = {pool.component: pool.quarantined for pool in usage}
-            for name, needed, free in answer.lacking:
-                part = self._parts.by_name[name]
-                lacking = needed - free - coming[name]
-                if lacking > 0:
-                    freed, _, _ = await self.evict(tier, part, lacking, pinned)
-                    progress = progress or freed > 0
-            if not progress:
+        answer: t.Allocated | t.Short = await ref.ask(t.Allocate(want))
+        while isinstance(answer, t.Short):
+            back = await self._make_room(tier, answer, pinned)
+            if not back:
                 return answer
+            answer = await ref.ask(t.Allocate(want, tuple(back), self._behind(tier)))
+        return answer.pages
 
-    async def evict(
-        self, tier: Tier, part: Part, pages: int, pinned: frozenset[int] = frozenset()
-    ) -> tuple[int, int, int]:
+    async def clone(self, part: Part, source: bytes, stream: int) -> bytes | t.Short:
+        """Copy a state to an L1 slot of its own, evicting where none is free."""
+        ref = self._parts.tiers[_L1]
+        clone = t.Clone(part.name, source, stream)
+        answer: t.Cloned | t.Short = await ref.ask(clone)
+        while isinstance(answer, t.Short):
+            back = await self._make_room(_L1, answer, _NONE)
+            if not back:
+                return answer
+            await self._free(_L1, back)
+            answer = await ref.ask(clone)
+        self.captured(answer.fence)
+        return answer.slot
+
+    async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back:
+        """Evict what is lacking; answer what is to go back to the tier then, empty for nothing."""
+        back: _Back = []
+        for name, needed, free, coming in short.lacking:
+            lacking = needed - free - coming
+            for other, pages, _ in back:  # what went along with another component's payload
+                if other == name:
+                    lacking -= len(pages) // PAGE
+            if lacking > 0:
+                await self._evict(tier, self._parts.by_name[name], lacking, pinned, back)
+        return back
+
+    async def evict(self, tier: Tier, part: Part, pages: int) -> tuple[int, int, int]:
         """Evict from one component; answer its own pages freed and pending, and the nodes touched."""
+        back: _Back = []
+        freed = await self._evict(tier, part, pages, _NONE, back)
+        await self._free(tier, back)
+        own = len(freed.free) // PAGE
+        return own, freed.pages - own, len(freed.nodes)
+
+    async def _evict(
+        self, tier: Tier, part: Part, pages: int, pinned: frozenset[int], back: _Back
+    ) -> c.Freed:
+        """Evict from one component, and what goes along; what leaves `tier` is added to `back`."""
         started = self._report.begin()
         freed: c.Freed = await part.ref.ask(c.Evict(tier, pages, pinned))
         if not freed.nodes:
-            return 0, 0, 0
-        batch = _Batch(self, tier)
-        batch.add(part, freed)
+            return freed
+        self._count(part, freed, tier, back)
         if part.base:
-            await self._follow_base(batch, freed.nodes, freed.gone)
+            await self._follow_base(freed, tier, back)
         elif freed.gone:
-            await self._follow_auxiliary(batch, freed)
-        await batch.give_back()
-        own = len(freed.free) // PAGE
+            await self._follow_auxiliary(freed, tier, back)
         if started:
-            where = tier.name.lower()
             self._report.done(
                 EvictDone,
                 started,
                 component=part.name,
-                tier=where,
-                pages=own,
+                tier=tier.name.lower(),
+                pages=len(freed.free) // PAGE,
                 nodes=len(freed.nodes),
             )
-        return own, sum(len(p) for _, p in freed.pending) // PAGE, len(freed.nodes)
+        return freed
 
-    async def _follow_base(
-        self, batch: _Batch, nodes: tuple[int, ...], gone: tuple[int, ...]
-    ) -> None:
+    async def _follow_base(self, freed: c.Freed, tier: Tier, back: _Back) -> None:
         """FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree."""
+        drop = c.Drop(freed.nodes, tier, freed.gone)
         for part in self._parts.auxiliary:
-            batch.add(part, await part.ref.ask(c.Drop(nodes, (batch.tier,))))
-        if gone:
-            await self._bury(batch, gone)
+            self._count(part, await part.ref.ask(drop), tier, back)
+        if freed.gone:
+            await self._parts.tree.ask(c.Remove(freed.gone))
+            self.due.buried(freed.gone)
 
-    async def _bury(self, batch: _Batch, gone: tuple[int, ...]) -> None:
-        other = BOTH[1 - batch.tier]
-        for part in self._parts.auxiliary:
-            freed: c.Freed = await part.ref.ask(c.Drop(gone, (other,), forget=True))
-            batch.add(part, freed, tier=other)
-        await self._parts.base.ref.ask(c.Drop(gone, (), forget=True))
-        await self._parts.tree.ask(c.Remove(gone))
-        self.due.buried(gone)
-
-    async def _follow_auxiliary(self, batch: _Batch, freed: c.Freed) -> None:
+    async def _follow_auxiliary(self, freed: c.Freed, tier: Tier, back: _Back) -> None:
         """Drop what goes along with a last copy: the whole of a leaf, and snapshots that needed it."""
         base = self._parts.base
-        leaves: c.Freed = await base.ref.ask(c.EvictLeaves(freed.gone, batch.tier))
+        leaves: c.Freed = await base.ref.ask(c.EvictLeaves(freed.gone, tier))
         if leaves.nodes:
-            batch.add(base, leaves)
-            await self._follow_base(batch, leaves.nodes, leaves.gone)
-        buried = frozenset(leaves.gone)
-        spoilt = tuple(node for node in freed.spoilt if node not in buried)
+            self._count(base, leaves, tier, back)
+            await self._follow_base(leaves, tier, back)
+        spoilt = tuple(node for node in freed.spoilt if node not in leaves.gone)
         if spoilt:
-            for part in self._parts.snapshots:
-                for tier in BOTH:
-                    batch.add(part, await part.ref.ask(c.Drop(spoilt, (tier,))), tier=tier)
+            for at in self._tiers:
+                dropped = await self._drop(self._parts.snapshots, spoilt, at)
+                if at == tier:
+                    back += dropped
+                else:
+                    await self._free(at, dropped)
+
+    async def _drop(self, parts: tuple[Part, ...], nodes: tuple[int, ...], tier: Tier) -> _Back:
+        drop = c.Drop(nodes, tier)
+        back: _Back = []
+        for part in parts:
+            self._count(part, await part.ref.ask(drop), tier, back)
+        return back
+
+    def _count(self, part: Part, freed: c.Freed, tier: Tier, back: _Back) -> None:
+        """Count what a component let go on a tier, and add it to what goes back there."""
+        if not freed.pages:
+            return
+        if freed.free:
+            back.append((part.name, freed.free, 0))
+        for op, pages in freed.pending:
+            back.append((part.name, pages, op))
+        left = freed.pages
+        if tier == _L1:
+            left = freed.lost
+            self.demoted[part.index] += freed.pages - left
+        self.evicted[tier][part.index] += left
 
     async def drop(self, nodes: tuple[int, ...], tier: Tier) -> None:
         """Drop everything on a tier of these nodes (children before parents), and bury the dead."""
-        batch = _Batch(self, tier)
-        for part in self._parts.all:
-            batch.add(part, await part.ref.ask(c.Drop(nodes, (tier,))))
-        await self.reap(nodes, batch)
-        await batch.give_back()
+        await self._free(tier, await self._drop(self._parts.all, nodes, tier))
+        await self.reap(nodes)
 
-    async def reap(self, nodes: Iterable[int], batch: _Batch | None = None) -> None:
+    async def reap(self, nodes: Iterable[int]) -> None:
         """Remove nodes that nothing keeps any more, and what that leaves bare above them."""
         base, tree = self._parts.base, self._parts.tree
-        mine = batch or _Batch(self, Tier.L1)
         for node in nodes:
             current = node
-            while current:
-                if not await base.ref.ask(c.Dead((current,))):
-                    break
+            while current and await base.ref.ask(c.Dead((current,))):
                 if await tree.ask(c.Subtree(current)):
                     break
                 path = (await tree.ask(c.Ancestry(current))).path
-                for part in self._parts.auxiliary:
-                    for tier in BOTH:
-                        dropped = await part.ref.ask(c.Drop((current,), (tier,)))
-                        mine.add(part, dropped, tier=tier)
-                await self._bury(mine, (current,))
+                await self._bury(current)
                 current = path[-2] if len(path) > 1 else 0
-        if batch is None:
-            await mine.give_back()
+
+    async def _bury(self, node: int) -> None:
+        """Let a node that FULL keeps nowhere leave the tree, with all that others hold of it."""
+        gone = (node,)
+        for tier in self._tiers:
+            await self._free(tier, await self._drop(self._parts.auxiliary, gone, tier))
+        forget = c.Drop((), _L1, gone)
+        for part in self._parts.all:
+            await part.ref.ask(forget)
+        await self._parts.tree.ask(c.Remove(gone))
+        self.due.buried(gone)
 
     @property
     def fence(self) -> int:
@@ -159,52 +200,27 @@ class Room:
 
     def captured(self, fence: int) -> None:
         """Note a point of the engine's work; fences only grow."""
-        self._fence = max(self._fence, fence)
+        if fence > self._fence:  # noqa: PLR1730 - on every message of an engine
+            self._fence = fence
 
     async def give_back(self, tier: Tier, items: list[tuple[Part, bytes, int]]) -> None:
         """Free pages on a tier: at once, or under an operation when it is over.
 
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
-        free = tuple((part.name, pages, op) for part, pages, op in items if pages)
-        if free:
-            fence = self._fence if tier == Tier.L1 else 0
-            await self._parts.tiers[tier].ask(t.Free(free, fence))
+        back = tuple([(part.name, pages, op) for part, pages, op in items if pages])
+        if back:
+            await self._parts.tiers[tier].ask(t.Free(back, self._behind(tier)))
+
+    async def _free(self, tier: Tier, back: _Back) -> None:
+        if back:
+            await self._parts.tiers[tier].ask(t.Free(tuple(back), self._behind(tier)))
+
+    def _behind(self, tier: Tier) -> int:
+        """Answer the fence that what is freed on a tier now must wait for."""
+        return self._fence if tier == _L1 else 0
 
     async def over(self, op: int) -> None:
         """Let the quarantines of an operation go on every tier."""
-        for tier in BOTH:
-            if tier in self._parts.tiers:
-                await self._parts.tiers[tier].ask(t.Over(op))
-
-
-class _Batch:
-    """Pages that one eviction sets free, tier by tier, given back together at its end."""
-
-    def __init__(self, room: Room, tier: Tier) -> None:
-        self.tier = tier
-        self._room = room
-        self._items: dict[Tier, list[tuple[Part, bytes, int]]] = {}
-
-    def add(self, part: Part, freed: c.Freed, tier: Tier | None = None) -> None:
-        """Take what a component let go."""
-        at = self.tier if tier is None else tier
-        count = len(freed.free) // PAGE
-        items = self._items.setdefault(at, [])
-        if count:
-            items.append((part, freed.free, 0))
-        for op, pages in freed.pending:
-            items.append((part, pages, op))
-            count += len(pages) // PAGE
-        if not count:
-            return
-        if at == Tier.L1:
-            self._room.demoted[part.index] += count - freed.lost
-            count = freed.lost
-        self._room.evicted[at][part.index] += count
-
-    async def give_back(self) -> None:
-        """Hand everything to its tier."""
-        for tier, items in self._items.items():
-            if items:
-                await self._room.give_back(tier, items)
+        for tier in self._tiers:
+            await self._parts.tiers[tier].ask(t.Over(op))

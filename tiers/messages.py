@@ -13,9 +13,14 @@ PageList = bytes
 
 
 class Allocate(msgspec.Struct, frozen=True, gc=False):
-    """Ask for pages of several pools at once: all of them or none. `want` is (component, pages)."""
+    """Ask for pages of several pools at once: all of them or none. `want` is (component, pages).
+
+    Before that, `back` and `fence` are taken as in a `Free`, whatever the answer is then.
+    """
 
     want: tuple[tuple[str, int], ...]
+    back: tuple[tuple[str, PageList, int], ...] = ()
+    fence: int = 0
 
 
 class Allocated(msgspec.Struct, frozen=True, gc=False):
@@ -25,9 +30,12 @@ class Allocated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Short(msgspec.Struct, frozen=True, gc=False):
-    """No pool was changed: `lacking` is (component, needed, free) for each pool that is short."""
+    """Nothing was given: `lacking` is (component, needed, free, coming) for each pool that is short.
 
-    lacking: tuple[tuple[str, int, int], ...]
+    `coming` pages are in quarantine: free by themselves before long.
+    """
+
+    lacking: tuple[tuple[str, int, int, int], ...]
 
 
 class Free(msgspec.Struct, frozen=True, gc=False):

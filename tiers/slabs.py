@@ -65,15 +65,19 @@ class _Slab:
     def __len__(self) -> int:
         return self.end - self.fresh + len(self.freed)
 
-    def take_into(self, out: array[int], count: int) -> None:
-        again = min(count, len(self.freed))
-        if again:
-            out.extend(self.freed[-again:])
-            del self.freed[-again:]
-        new = count - again
-        if new:
-            out.frombytes(np.arange(self.fresh, self.fresh + new, dtype=np.int32).tobytes())
-            self.fresh += new
+    def take(self, count: int) -> PageList:
+        """Give `count` pages, or all that are left."""
+        freed = self.freed
+        left = len(freed) - count
+        if left >= 0:
+            pages = freed[left:].tobytes()
+            del freed[left:]
+            return pages
+        pages = freed.tobytes()
+        del freed[:]
+        first = self.fresh
+        self.fresh = min(self.end, first - left)
+        return pages + np.arange(first, self.fresh, dtype=np.int32).tobytes()
 
 
 class SlabPool:
@@ -117,19 +121,18 @@ class SlabPool:
                 self._claim()
         elif count < 0:
             raise negative(self.component, count)
-        pages: array[int] = array("i")
+        parts: list[PageList] = []
         missing = count
         while missing:
-            index = self._open[0]
-            slab = self._slabs[index]
-            part = min(missing, len(slab))
-            slab.take_into(pages, part)
-            missing -= part
+            slab = self._slabs[self._open[0]]
+            part = slab.take(missing)
+            parts.append(part)
+            missing -= len(part) // INT32
             if not slab:
                 del self._open[0]
         self._free -= count
         self.owned += count
-        return pages.tobytes()
+        return b"".join(parts)
 
     def disown(self, pages: PageList) -> int:
         """See `PagePool`: O(1); also refuses a list whose first page is in a slab of others."""
@@ -143,21 +146,22 @@ class SlabPool:
         return count
 
     def put(self, pages: PageList) -> None:
-        """See `PagePool`: O(pages log pages) where they are of several slabs, else O(pages).
+        """See `PagePool`: O(pages); fastest where pages of one slab stand together.
 
         Raises `IntegrityError` when a slab is not ours or would hold more pages than it has: a page
         was freed twice, or never was ours.
         """
-        for index, part in self._by_slab(array("i", pages)):
+        for index, part in self._by_slab(pages):
             slab = self._slabs.get(index)
-            if slab is None or len(slab) + len(part) > self.slab_pages:
+            count = len(part) // INT32
+            if slab is None or len(slab) + count > self.slab_pages:
                 raise IntegrityError(
                     f"pool {self.component!r}: pages freed in slab {index} have no owner there"
                 )
             if not slab:
                 insort(self._open, index)
-            slab.freed.extend(part)
-            self._free += len(part)
+            slab.freed.frombytes(part)
+            self._free += count
             if len(slab) == self.slab_pages:
                 self._give_back(index)
 
@@ -170,20 +174,18 @@ class SlabPool:
             pages.extend(range(slab.fresh, slab.end))
         return pages.tobytes()
 
-    def _by_slab(self, pages: array[int]) -> Iterator[tuple[int, array[int]]]:
-        """Split pages by slab; nearly always they are all of one, which costs no sorting."""
-        if not pages:
-            return
-        low = self._slab_of(min(pages))
-        if low == self._slab_of(max(pages)):
-            yield low, pages
+    def _by_slab(self, pages: PageList) -> Iterator[tuple[int, PageList]]:
+        """Cut a list where the slab changes: seldom, as pages are given out slab by slab."""
+        if len(pages) <= INT32:
+            if pages:
+                yield self._slab_of(int.from_bytes(pages, "little")), pages
             return
         ids = np.frombuffer(pages, dtype=np.int32)
         slabs = ids.astype(np.int64) * self.page_bytes // self._space.slab_bytes
-        order = np.argsort(slabs, kind="stable")
-        cuts = np.flatnonzero(np.diff(slabs[order])) + 1
-        for part in np.split(order, cuts):
-            yield int(slabs[part[0]]), array("i", ids[part].tobytes())
+        start = 0
+        for end in (*(np.flatnonzero(slabs[1:] != slabs[:-1]) + 1).tolist(), len(ids)):
+            yield int(slabs[start]), pages[start * INT32 : end * INT32]
+            start = end
 
     def _slab_of(self, page: int) -> int:
         return page * self.page_bytes // self._space.slab_bytes

@@ -49,6 +49,8 @@ class PageTier(Leaf):
     @handles(Allocate)
     def allocate(self, msg: Allocate) -> Allocated | Short:
         """Take pages of all pools named, or of none. O(pages)."""
+        if msg.back:
+            self._take_back(msg.back, msg.fence)
         if self._cooling:
             self._free_cooled()
         pools = self._pools
@@ -57,7 +59,8 @@ class PageTier(Leaf):
             for component, count in msg.want:
                 pages = pools[component].take(count)
                 if pages is None:
-                    self._undo(msg, taken)
+                    if taken:
+                        self._undo(msg, taken)
                     return self._short(msg.want)
                 taken.append(pages)
         except ConfigError:
@@ -68,8 +71,10 @@ class PageTier(Leaf):
     @handles(Free)
     def free(self, msg: Free) -> None:
         """Take pages back; raises `IntegrityError`, nothing changed, for pages without an owner."""
+        self._take_back(msg.items, msg.fence)
+
+    def _take_back(self, items: tuple[tuple[str, PageList, int], ...], fence: int) -> None:
         pools = self._pools
-        items = msg.items
         done = 0
         try:
             for component, pages, _ in items:
@@ -79,18 +84,18 @@ class PageTier(Leaf):
             for component, pages, _ in items[:done]:
                 pools[component].owned += len(pages) // INT32
             raise
-        fence = msg.fence
+        cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:
             if not pages:
                 continue
+            pool = pools[component]
             if op:
-                pool = pools[component]
                 pool.quarantined += len(pages) // INT32
                 self._held.setdefault(op, []).append((pool, pages, fence))
-            elif fence and not self._fences.passed(fence):
-                self._cool(pools[component], pages, fence)
+            elif cools:
+                self._cool(pool, pages, fence)
             else:
-                pools[component].put(pages)
+                pool.put(pages)
 
     @handles(Over)
     def over(self, msg: Over) -> tuple[tuple[str, int], ...]:
@@ -154,9 +159,15 @@ class PageTier(Leaf):
         needed: dict[str, int] = {}
         for component, count in want:
             needed[component] = needed.get(component, 0) + count
-        counts = [(name, count, self._pools[name].available()) for name, count in needed.items()]
-        lacking = tuple(count for count in counts if count[1] > count[2])
-        return Short(lacking or tuple(counts))
+        counts: list[tuple[str, int, int, int]] = []
+        lacking: list[tuple[str, int, int, int]] = []
+        for component, count in needed.items():
+            pool = self._pools[component]
+            free = pool.available()
+            counts.append((component, count, free, pool.quarantined))
+            if count > free:
+                lacking.append(counts[-1])
+        return Short(tuple(lacking or counts))
 
 
 def _usage(pool: PagePool) -> PoolUsage:

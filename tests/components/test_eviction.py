@@ -241,7 +241,11 @@ class Churn:
         self.live[id].stamp = self.now
 
     def order(self) -> list[int]:
-        return [record.id for record, _ in self.index.drain()]
+        return [record.id for record, _ in self.popped()]
+
+    def popped(self) -> list[tuple[Record, Payload]]:
+        """Take everything out."""
+        return list(iter(self.index.pop, None))
 
 
 @pytest.mark.parametrize("live", [1, 10, 500])
@@ -301,7 +305,9 @@ def test_order_holds_while_the_old_heap_moves_over(steps: list[tuple[str, int]],
         elif what == "use":
             churn.use(ids[number % len(ids)])
         else:
-            record, payload = next(churn.index.drain())
+            first = churn.index.pop()
+            assert first is not None
+            record, payload = first
             assert record is min(churn.live.values(), key=lambda r: r.stamp)
             assert not payload.queued
             churn.index.add(record, payload)
@@ -331,9 +337,9 @@ def test_a_stale_entry_and_a_new_one_of_the_same_node_and_key_do_not_meet(others
         churn.live[1] = record
         record.at[Tier.L1] = payload = Payload(b"")
         churn.index.add(record, payload)
-    drained = list(churn.index.drain())
-    assert [at.id for at, _ in drained] == sorted(churn.live)
-    assert drained[0][1] is payload
+    popped = churn.popped()
+    assert [at.id for at, _ in popped] == sorted(churn.live)
+    assert popped[0][1] is payload
 
 
 @pytest.mark.parametrize("kind", COMPONENTS)
@@ -385,7 +391,7 @@ def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) 
             )
         )
         if id > 5:
-            actor.drop(m.Drop((id - 5,), (Tier.L1,), forget=True))
+            actor.drop(m.Drop((id - 5,), Tier.L1, gone=(id - 5,)))
     held, _ = actor.ledger(m.Ledger())
     assert held.payloads == 5
     assert len(actor._presence.indexes[Tier.L1]) <= 4 * 5 + 100

@@ -120,8 +120,8 @@ def test_a_split_while_read_gives_both_halves_the_mark() -> None:
 def test_an_arrival_that_is_dropped_is_pending_until_its_operation_is_over() -> None:
     world, op = backed()
     pages = [held.page for held in world.held[Tier.L2].values()]
-    freed = world.actor.drop(m.Drop((1,), (Tier.L2,)))
-    assert freed == m.Freed(pending=((op, pack(pages)),), nodes=(1,))
+    freed = world.actor.drop(m.Drop((1,), Tier.L2))
+    assert freed == m.Freed(pending=((op, pack(pages)),), nodes=(1,), pages=len(pages))
     assert world.actor.moved(m.Moved(op, ok=True)) == m.Freed()
     assert world.actor.ledger(m.Ledger())[Tier.L2] == m.Held(0, 0, 0)
 
@@ -198,7 +198,7 @@ def test_a_read_marks_no_more_than_it_answers() -> None:
     world.end(op, ok=True)
     upper = world.boundary("ab")
     read = world.read("abcd", 2)  # begins where the lower node does
-    freed = world.actor.drop(m.Drop((upper, 1), (Tier.L2,)))
+    freed = world.actor.drop(m.Drop((upper, 1), Tier.L2))
     assert len(unpack(freed.free)) == 2
     assert [op for op, _ in freed.pending] == [read]
 
@@ -245,7 +245,16 @@ def test_a_locked_node_cannot_leave_the_tree() -> None:
     world.publish("abcd")
     world.lock("abcd")
     with pytest.raises(IntegrityError, match="locked"):
-        world.actor.drop(m.Drop((1,), (), forget=True))
+        world.actor.drop(m.Drop((1,), Tier.L1, gone=(1,)))
+
+
+def test_a_node_that_is_held_elsewhere_cannot_leave_the_tree() -> None:
+    world, op = backed()
+    world.end(op, ok=True)
+    with pytest.raises(IntegrityError, match="held"):
+        world.actor.drop(m.Drop((1,), Tier.L1, gone=(1,)))
+    world.actor.drop(m.Drop((1,), Tier.L2, gone=(1,)))
+    assert world.actor.views(m.Records()) == ()
 
 
 # -- against the model -----------------------------------------------------------------------------------

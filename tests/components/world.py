@@ -176,14 +176,21 @@ class World(Reuse):
         if total < pages:
             assert not [node for node in self.candidates(tier) if node.id not in pinned]
         assert total - last < pages
-        self._left(freed, tier, left)
+        self._left(freed, tier, left, forgotten=True)
         return [nodes[id].prefix for id in freed.nodes]
 
     def _leave(self, node: Node, tier: Tier) -> tuple[set[int], list[int]]:
         taken = [self.held[tier].pop(unit) for unit in self.units(node)]
         return set(taken[-1].users()), [held.page for held in taken]
 
-    def _left(self, freed: m.Freed, tier: Tier, left: list[tuple[set[int], list[int]]]) -> None:
+    def _left(
+        self,
+        freed: m.Freed,
+        tier: Tier,
+        left: list[tuple[set[int], list[int]]],
+        *,
+        forgotten: bool = False,
+    ) -> None:
         """Compare what an answer says of pages with who used them, and bury the dead."""
         assert unpack(freed.free) == [page for users, pages in left if not users for page in pages]
         assert [(op, unpack(pages)) for op, pages in freed.pending] == [
@@ -193,12 +200,14 @@ class World(Reuse):
         nodes = self.nodes()
         bare = [id for id in freed.nodes if all(nodes[id].prefix not in h for h in self.held)]
         assert list(freed.gone) == bare
-        self._bury(freed.gone)
+        assert freed.pages == sum(len(pages) for _, pages in left)
+        assert freed.lost == sum(len(self.units(nodes[id])) for id in bare)
+        self._bury(freed.gone, forgotten=forgotten)
 
     def drop(self, ids: Sequence[int], tier: Tier) -> None:
         """Drop what is not locked of these nodes."""
         nodes, locks = self.nodes(), self.locks()
-        freed = self.actor.drop(m.Drop(tuple(ids), (tier,)))
+        freed = self.actor.drop(m.Drop(tuple(ids), tier))
         going = [
             nodes[id]
             for id in ids
@@ -208,13 +217,14 @@ class World(Reuse):
         assert freed.nodes == tuple(node.id for node in going)
         self._left(freed, tier, [self._leave(node, tier) for node in going])
 
-    def _bury(self, ids: Sequence[int]) -> None:
+    def _bury(self, ids: Sequence[int], *, forgotten: bool = False) -> None:
         """Let nodes that FULL keeps nowhere leave the tree."""
         if not self.component.base or not ids:
             return
         nodes = self.nodes()
-        assert self.actor.dead(m.Dead(tuple(ids))) == tuple(ids)
-        self.actor.drop(m.Drop(tuple(ids), (), forget=True))
+        assert self.actor.dead(m.Dead(tuple(ids))) == (() if forgotten else tuple(ids))
+        if not forgotten:
+            self.actor.drop(m.Drop((), Tier.L1, gone=tuple(ids)))
         self.tree.remove(m.Remove(tuple(ids)))
         for id in ids:
             for unit in nodes[id].pages:

@@ -90,11 +90,11 @@ class TestAllocate:
     def test_all_or_none(self, l1: L1Tier) -> None:
         before = [l1.free_pages(FreePages(name)) for name in PAGES]
         answer = l1.allocate(Allocate((("full", 5), ("mamba", 6), ("latent", 9))))
-        assert answer == Short((("mamba", 6, 5), ("latent", 9, 8)))
+        assert answer == Short((("mamba", 6, 5, 0), ("latent", 9, 8, 0)))
         assert [l1.free_pages(FreePages(name)) for name in PAGES] == before
 
     def test_counts_a_pool_named_twice_once(self, l1: L1Tier) -> None:
-        assert l1.allocate(Allocate((("full", 7), ("full", 6)))) == Short((("full", 13, 12),))
+        assert l1.allocate(Allocate((("full", 7), ("full", 6)))) == Short((("full", 13, 12, 0),))
         first, second = allocated(l1, ("full", 7), ("full", 5))
         assert sorted(ids(first) + ids(second)) == list(range(12))
 
@@ -102,8 +102,30 @@ class TestAllocate:
         tier = L2Tier(HostArena.for_pages(make_model(), PAGES))
         full, latent = usage(tier, "full").free, usage(tier, "latent").free
         answer = tier.allocate(Allocate((("full", full), ("latent", latent))))
-        assert answer == Short((("full", full, full), ("latent", latent, latent)))
+        assert answer == Short((("full", full, full, 0), ("latent", latent, latent, 0)))
         assert usage(tier, "full").free == full
+
+    def test_what_comes_back_with_a_wish_can_be_given_again(self, l1: L1Tier) -> None:
+        (pages,) = allocated(l1, ("mamba", 5))
+        answer = l1.allocate(Allocate((("mamba", 2),), (("mamba", pages[8:], 0),)))
+        assert isinstance(answer, Allocated)
+        assert not set(ids(answer.pages[0])) & set(ids(pages[:8]))
+        assert usage(l1, "mamba").free == 1
+
+    def test_what_comes_back_with_a_wish_stays_back_when_it_is_not_enough(self, l1: L1Tier) -> None:
+        (pages,) = allocated(l1, ("mamba", 5))
+        back = (("mamba", pages[:4], 0), ("mamba", pages[4:12], 7))
+        assert l1.allocate(Allocate((("mamba", 2),), back)) == Short((("mamba", 2, 1, 2),))
+        assert l1.over(Over(7)) == (("mamba", 2),)
+
+    def test_what_comes_back_with_a_wish_waits_for_the_device(
+        self, l1: L1Tier, fences: ManualFences
+    ) -> None:
+        (pages,) = allocated(l1, ("mamba", 5))
+        wish = Allocate((("mamba", 1),), (("mamba", pages, 0),), fence=1)
+        assert l1.allocate(wish) == Short((("mamba", 1, 0, 5),))
+        fences.done = 1
+        assert usage(l1, "mamba").free == 5
 
     @pytest.mark.parametrize("wrong", [("swa", 1), ("full", -1)])
     def test_a_bad_wish_changes_nothing(self, tier: PageTier, wrong: tuple[str, int]) -> None:
@@ -152,7 +174,7 @@ class TestFree:
         l1.free(Free((("mamba", pages[:4], 0),), fence=1))
         l1.free(Free((("mamba", pages[4:12], 0),), fence=2))
         assert usage(l1, "mamba").quarantined == 3
-        assert l1.allocate(Allocate((("mamba", 1),))) == Short((("mamba", 1, 0),))
+        assert l1.allocate(Allocate((("mamba", 1),))) == Short((("mamba", 1, 0, 3),))
         assert sorted(ids(l1.free_pages(FreePages("mamba"))[1])) == sorted(ids(pages[:12]))
         fences.done = 1
         assert allocated(l1, ("mamba", 1)) == (pages[:4],)
@@ -240,7 +262,11 @@ class TestClone:
     def test_without_a_slot_nothing_is_changed(self, l1: L1Tier, fences: ManualFences) -> None:
         source, others = allocated(l1, ("mamba", 1), ("mamba", 4))
         before = l1.usage(Usage())
+<<<<<<< HEAD
         assert l1.clone(Clone("mamba", source)) == Short((("mamba", 1, 0),))
+=======
+        assert l1.clone(Clone("mamba", source)) == Short((("mamba", 1, 0, 0),))
+>>>>>>> evict
         assert l1.usage(Usage()) == before
         l1.free(Free((("mamba", others[:4], 0),), fence=1))
         fences.done = 1
@@ -303,7 +329,11 @@ class TierMachine(RuleBasedStateMachine):
         fence = 0
         if not self.elastic and data.draw(st.booleans()):
             self.fence = fence = self.fence + 1
-        self.tier.free(Free(((name, packed(*pages), op),), fence))
+        items = ((name, packed(*pages), op),)
+        if data.draw(st.booleans()):
+            self.tier.free(Free(items, fence))
+        else:
+            self.tier.allocate(Allocate((), items, fence))
         self.owned[name] -= set(pages)
         if op or fence:
             self.held += [(name, page, op, fence) for page in pages]
