@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
@@ -54,12 +55,12 @@ class Cache:
         self.page_size = config.model.page_size
         self.rules = assembled.rules
         """The component rules, in the model's order."""
+        # Those whose need does not reach back to the first token, each with its place.
         self.windowed = tuple(
             (index, rule)
             for index, rule in enumerate(self.rules)
             if not (rule.snapshot or rule.base)
         )
-        """The rules whose need does not reach back to the first token, each with its place."""
         self._system = assembled.system
         self._ref = assembled.cache
         self._needed = assembled.needed
@@ -103,9 +104,9 @@ class Cache:
         now = time.monotonic()
         if now > self._breath_due:
             self._breath_due = now + _BREATH
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
         else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await checkpoint_if_cancelled()
 
     async def ask_now(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done without looking for cancellation first."""
@@ -167,8 +168,9 @@ class Cache:
         stream: int | None = None,
     ) -> Lease | None:
         """Lease what is reusable from L1 at once, without waiting; None where that cannot be told now."""
-        if not all(ref.ready for ref in self._needed):
-            return None
+        for ref in self._needed:
+            if not ref.ready:
+                return None
         msg = self._acquire(tokens, namespace, priority, stream, wait=False)
         count = len(msg.tokens) // TOKEN
         request = Request(self._telemetry, session, count)
