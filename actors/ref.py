@@ -55,7 +55,7 @@ class Ref(Cell, Generic[A_co]):
             return dispatch.call(self, msg, trace)
         step = self.steps.get(type(msg))
         if step is None:
-            return dispatch.call(self, msg, None)
+            return dispatch.settled(self, self.operate(msg))
         self.gate = BUSY
         try:
             answer = step(msg)
@@ -109,7 +109,7 @@ class Ref(Cell, Generic[A_co]):
         return answer.result()
 
     def operate(self, msg: Any) -> Any:
-        """Begin the operation for a message on a free coordinator; the hot path of `ask`."""
+        """Begin the operation for a message on a free coordinator; the hot path of `ask` and `call`."""
         operation = self.operations.get(type(msg))
         if operation is None:
             return dispatch.begin(self, msg, math.inf, None)

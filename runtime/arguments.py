@@ -10,12 +10,17 @@ from ..spec import Namespace, Tier
 
 def whole(name: str, value: object, least: int | None = None) -> int:
     """Answer an integer (anything with `__index__` but a bool), at least `least`. Raises ConfigError."""
+    number = value if type(value) is int else _index(name, value)
+    if least is not None and number < least:
+        raise ConfigError(f"{name} must be at least {least}, not {number}")
+    return number
+
+
+def _index(name: str, value: object) -> int:
     index = getattr(type(value), "__index__", None)
     if index is None or isinstance(value, bool):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
     number: int = index(value)
-    if least is not None and number < least:
-        raise ConfigError(f"{name} must be at least {least}, not {number}")
     return number
 
 

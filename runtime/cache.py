@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
@@ -54,6 +55,12 @@ class Cache:
         self.page_size = config.model.page_size
         self.rules = assembled.rules
         """The component rules, in the model's order."""
+        # Those whose need does not reach back to the first token, each with its place.
+        self.windowed = tuple(
+            (index, rule)
+            for index, rule in enumerate(self.rules)
+            if not (rule.snapshot or rule.base)
+        )
         self._system = assembled.system
         self._ref = assembled.cache
         self._needed = assembled.needed
@@ -62,7 +69,7 @@ class Cache:
             component.name: (index, not hasattr(component, "window"))
             for index, component in enumerate(config.model.components)
         }
-        self._breathed = 0.0
+        self._breath_due = 0.0
 
     def __repr__(self) -> str:
         return f"<Cache of {self.config.model.name!r} [{self._ref!r}]>"
@@ -87,23 +94,24 @@ class Cache:
     ) -> Any:
         """Have an operation done, waiting where it waits."""
         await self.breathe()
-        return await self.ask_now(msg, deadline=deadline, trace=trace)
+        try:
+            return await self._ref.ask(msg, deadline=deadline, trace=trace)
+        except ActorStopped as error:
+            raise Closed("the cache has closed; what it held is forgotten", error) from error
 
     async def breathe(self) -> None:
         """Check for cancellation, and yield where the caller has run for a millisecond."""
         now = time.monotonic()
-        if now - self._breathed > _BREATH:
-            self._breathed = now
-            await trio.lowlevel.checkpoint()
+        if now > self._breath_due:
+            self._breath_due = now + _BREATH
+            await checkpoint()
         else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await checkpoint_if_cancelled()
 
-    async def ask_now(
-        self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
-    ) -> Any:
+    async def ask_now(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done without looking for cancellation first."""
         try:
-            return await self._ref.ask(msg, deadline=deadline, trace=trace)
+            return await self._ref.ask(msg, trace=trace)
         except ActorStopped as error:
             raise Closed("the cache has closed; what it held is forgotten", error) from error
 
@@ -160,8 +168,9 @@ class Cache:
         stream: int | None = None,
     ) -> Lease | None:
         """Lease what is reusable from L1 at once, without waiting; None where that cannot be told now."""
-        if not all(ref.ready for ref in self._needed):
-            return None
+        for ref in self._needed:
+            if not ref.ready:
+                return None
         msg = self._acquire(tokens, namespace, priority, stream, wait=False)
         count = len(msg.tokens) // TOKEN
         request = Request(self._telemetry, session, count)

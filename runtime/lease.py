@@ -107,12 +107,15 @@ class Lease:
             deadline = seconds("deadline", deadline)
         await self._cache.breathe()
         # Before asking: the cache lets go of what a window has passed even where it then refuses.
-        self._computed = self.extent
-        self._move_windows()
+        # The lock has placed the windows for `length`, so a first extend moves none.
+        if self.extent > self.length:
+            self._computed = self.extent
+            for index, rule in self._cache.windowed:
+                self._move_start(index, rule.window_start(self._computed, self._kept))
         patience = -1.0 if deadline is None else max(0.0, deadline)
         extended: m.Extended = await self._cache.ask_now(
             m.Extend(self._id, count, patience, self._cache.fence(stream)),
-            trace=self._request.trace,
+            self._request.trace,
         )
         self.extent += count
         for index, table in enumerate(extended.tables):
@@ -120,11 +123,6 @@ class Lease:
                 self._slots[index] = table.slot
             if table.pages:
                 self._tables[index].append(table.pages)
-
-    def _move_windows(self) -> None:
-        for index, rule in enumerate(self._cache.rules):
-            if not (rule.snapshot or rule.base):
-                self._move_start(index, rule.window_start(self._computed, self._kept))
 
     def _move_start(self, index: int, start: int) -> None:
         if start > self._starts[index]:
@@ -192,9 +190,11 @@ class Lease:
         )
         del self._appended[: len(appended)]
         self.published = published.length
-        self._kept = [at for at in self._kept if at > published.length]
+        if self._kept:
+            self._kept = [at for at in self._kept if at > published.length]
         for index, start in enumerate(published.starts):
-            self._move_start(index, start)
+            if start > self._starts[index]:
+                self._move_start(index, start)
         for index, position, pages in published.patches:
             at = (position - self._starts[index]) // self._cache.page_size
             self._tables[index].patch(at, pages)

@@ -30,13 +30,12 @@ class GrowingTable:
         """Add ids at the end."""
         end = self._last + len(pages)
         if end > len(self._buffer):
-            kept = self._buffer[self._first : self._last]
-            grown = bytearray(2 * (len(kept) + len(pages)))
-            grown[: len(kept)] = kept
-            self._buffer, self._first, self._last = grown, 0, len(kept)
-            end = self._last + len(pages)
-        self._buffer[self._last : end] = pages
-        self._last = end
+            # As much room again, had in one go by repeating what is there.
+            self._buffer = (self._buffer[self._first : self._last] + pages) * 2
+            self._first, self._last = 0, len(self._buffer) // 2
+        else:
+            self._buffer[self._last : end] = pages
+            self._last = end
 
     def drop_front(self, count: int) -> None:
         """Forget the first `count` ids."""

@@ -15,20 +15,17 @@ if TYPE_CHECKING:
 class Request:
     """Times one acquire and reports how the whole request went, exactly once."""
 
-    __slots__ = ("_acquire_ns", "_began", "_session", "_telemetry", "_tokens", "_traced")
+    __slots__ = ("_acquire_ns", "_began", "_session", "_telemetry", "_tokens", "_traced", "trace")
 
     def __init__(self, telemetry: Telemetry, session: str | None, tokens: int) -> None:
         self._telemetry = telemetry
         self._session = session
         self._tokens = tokens
         self._traced: RequestTrace | None = telemetry.begin(session, tokens)
+        self.trace: Trace | None = None if self._traced is None else self._traced.trace
+        """The trace that its messages carry, None where it is not sampled."""
         self._began = time.perf_counter_ns()
         self._acquire_ns = 0
-
-    @property
-    def trace(self) -> Trace | None:
-        """The trace that its messages carry, None where it is not sampled."""
-        return None if self._traced is None else self._traced.trace
 
     def leased(self) -> None:
         """Note that the acquire was answered."""
