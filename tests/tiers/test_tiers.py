@@ -262,11 +262,7 @@ class TestClone:
     def test_without_a_slot_nothing_is_changed(self, l1: L1Tier, fences: ManualFences) -> None:
         source, others = allocated(l1, ("mamba", 1), ("mamba", 4))
         before = l1.usage(Usage())
-<<<<<<< HEAD
-        assert l1.clone(Clone("mamba", source)) == Short((("mamba", 1, 0),))
-=======
         assert l1.clone(Clone("mamba", source)) == Short((("mamba", 1, 0, 0),))
->>>>>>> evict
         assert l1.usage(Usage()) == before
         l1.free(Free((("mamba", others[:4], 0),), fence=1))
         fences.done = 1
