@@ -25,77 +25,51 @@ class ComponentActor(CoverageActor):
     @handles(m.Adopt)
     def adopt(self, msg: m.Adopt) -> m.Adopted:
         """Take pages over: attach what nodes lack, give back what they have, move the locks."""
-        path = self._grow(msg)
-        if self.component.snapshot:
-            free, attached = self._adopt_states(msg)
-            patches: list[tuple[int, m.PageList]] = []
-        else:
-            free, attached, patches = self._adopt_pages(msg, path)
-        receipts, low_end = msg.held, 0
-        if msg.relock and not self.component.snapshot:
-            anchor = path[-1] if path else self._records[msg.parent]
-            receipts, low_end = self._relock(msg.held, anchor)
-        for record in attached:
-            if msg.tier or not record.lock:
-                self._presence.requeue(record, msg.tier)
-        ids = tuple([record.id for record in attached])
-        return m.Adopted(b"".join(free), tuple(patches), ids, receipts, low_end)
-
-    def _grow(self, msg: m.Adopt) -> list[Record]:
-        """Answer the path's records, making those of new nodes."""
-        records, now, priority = self._records, msg.now, msg.priority
-        parent = records[msg.parent]
-        old = len(msg.path) - msg.grown
-        path: list[Record] = []
-        for node, end in zip(msg.path, msg.ends, strict=True):
-            if old > 0:
-                record = records[node]
-                record.previous, record.stamp = record.stamp, now
-                old -= 1
-            else:
-                record = records[node] = Record(node, parent, parent.end, end, now)
-            if priority > record.priority:
-                record.priority = priority
-            path.append(record)
-            parent = record
-        return path
-
-    def _adopt_states(self, msg: m.Adopt) -> tuple[list[m.PageList], list[Record]]:
-        free: list[m.PageList] = []
-        attached: list[Record] = []
-        for node, slot in msg.states:
-            record = self._records[node]
-            if record.at[msg.tier] is not None:
-                free.append(slot)
-            else:
-                self._presence.attach(record, msg.tier, slot)
-                attached.append(record)
-        return free, attached
-
-    def _adopt_pages(
-        self, msg: m.Adopt, path: list[Record]
-    ) -> tuple[list[m.PageList], list[Record], list[tuple[int, m.PageList]]]:
-        page, own, pages, tier = self._page, msg.own, msg.pages, msg.tier
+        records, presence, tier = self._records, self._presence, msg.tier
+        now, priority, own, page = msg.now, msg.priority, msg.own, self._page
+        known = len(msg.path) - msg.grown
         free: list[m.PageList] = []
         attached: list[Record] = []
         patches: list[tuple[int, m.PageList]] = []
-        for record in path:
-            start, end = record.start, record.end
-            if start < own:
-                if end <= own:
-                    continue
-                start = own
-            mine = pages[(start - own) // page * PAGE : (end - own) // page * PAGE]
+        record = records[msg.parent]
+        for node, end in zip(msg.path, msg.ends, strict=True):
+            start = record.end
+            if known:
+                known -= 1
+                record = records[node]
+                record.previous, record.stamp = record.stamp, now
+            else:
+                record = records[node] = Record(node, record, start, end, now)
+            if priority > record.priority:
+                record.priority = priority
+            if end <= own:
+                continue
+            mine = msg.pages[max(start - own, 0) // page * PAGE : (end - own) // page * PAGE]
             payload = record.at[tier]
             if payload is not None:
                 free.append(mine)
-                patches.append((start, payload.pages[(start - record.start) // page * PAGE :]))
-            elif start == record.start:
-                self._presence.attach(record, tier, mine)
+                first = max(start, own)
+                patches.append((first, payload.pages[(first - start) // page * PAGE :]))
+            elif start >= own:
+                presence.attach(record, tier, mine)
                 attached.append(record)
             else:
-                raise IntegrityError(f"node {record.id} was not cut where own pages start: {start}")
-        return free, attached, patches
+                raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
+        for node, slot in msg.states:
+            holder = records[node]
+            if holder.at[tier] is not None:
+                free.append(slot)
+            else:
+                presence.attach(holder, tier, slot)
+                attached.append(holder)
+        receipts, low_end = msg.held, 0
+        if msg.relock and not presence.snapshot:
+            receipts, low_end = self._relock(msg.held, record)
+        for record in attached:
+            if not record.lock or tier:
+                presence.requeue(record, tier)
+        ids = tuple([record.id for record in attached])
+        return m.Adopted(b"".join(free), tuple(patches), ids, receipts, low_end)
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from ..actors import Leaf, handles
-from ..spec import Tier
 from . import messages as m
 from .contract import Ranges, TreeComponent
 from .policies import Policy, eviction_key
@@ -48,12 +47,11 @@ class CoverageActor(Leaf):
         """Find the deepest good boundary, and lock it unless it lies inside an edge."""
         at, _ = self._deepest(msg)
         if at < 0:
-            return m.Claimed(0, resident=True)
+            return m.Claimed(0)
         path, end = msg.path, msg.ends[at]
         if msg.partial and at == len(path) - 1:
-            return m.Claimed(end, self._resident(path, msg.ends, at))
-        locked = self._lock(self._records[path[at]], msg.now, msg.priority)
-        return m.Claimed(end, not (locked.missing or locked.joins), locked)
+            return m.Claimed(end)
+        return m.Claimed(end, self._lock(self._records[path[at]], msg.now, msg.priority))
 
     def _deepest(self, msg: m.Reach) -> tuple[int, int]:
         """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking.
@@ -77,7 +75,7 @@ class CoverageActor(Leaf):
             whole = not (msg.partial and at == len(path) - 1)
             return -1 if whole and self._usable(path[at], host=host) else at
         presence = self._presence
-        if presence.base and not presence.arriving[Tier.L1] and not presence.arriving[Tier.L2]:
+        if presence.base and not presence.arriving[0] and not presence.arriving[1]:
             # FULL is upward closed on L1 and on L2: a present node vouches for all above it.
             return -1 if self._usable(path[at], host=host) else at
         for start, end in reversed(self.component.need(ends[at])):
@@ -99,7 +97,7 @@ class CoverageActor(Leaf):
     def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], at: int) -> bool:
         """Say whether all that the boundary needs is present on L1."""
         presence = self._presence
-        closed = presence.base and not presence.arriving[Tier.L1]
+        closed = presence.base and not presence.arriving[0]
         if self.component.snapshot or closed:
             return self._usable(path[at], host=False)
         for start, end in self.component.need(ends[at]):
@@ -111,9 +109,9 @@ class CoverageActor(Leaf):
     @handles(m.Arriving)
     def first_arriving(self, msg: m.Arriving) -> int:
         """Find the first node of a path with an L1 arrival; the path's length where there is none."""
-        if self._presence.arriving[Tier.L1]:
+        if self._presence.arriving[0]:
             for index, node in enumerate(msg.path):
-                payload = self._records[node].at[Tier.L1]
+                payload = self._records[node].at[0]
                 if payload is not None and payload.writer:
                     return index
         return len(msg.path)
@@ -242,7 +240,7 @@ class CoverageActor(Leaf):
             while record.start >= high_page:
                 record = record.parent
             while True:
-                payload = record.at[Tier.L1]
+                payload = record.at[0]
                 if payload is None:
                     lacks = (record.id, (record.end - record.start) // page)
                     if not missing or missing[-1] != lacks:  # two ranges may touch one node
@@ -264,7 +262,7 @@ class CoverageActor(Leaf):
 
     @staticmethod
     def _state(anchor: Record, receipts: tuple[m.Receipt, ...]) -> m.Locked:
-        payload, end = anchor.at[Tier.L1], anchor.end
+        payload, end = anchor.at[0], anchor.end
         if payload is None:
             return m.Locked(receipts, end, end, b"", missing=((anchor.id, 1),))
         if payload.writer:
@@ -280,14 +278,16 @@ class CoverageActor(Leaf):
     @handles(m.Unlock)
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
-        discount = self._presence.discount
+        presence = self._presence
         for anchor, start in msg.receipts:
             record = self._records[anchor]
-            if self.component.snapshot:  # after a split its node starts later, and is still the one
-                discount(record)
+            if presence.snapshot:  # after a split its node starts later, and is still the one
+                presence.discount(record)
                 continue
             while record.id and record.start >= start:
-                discount(record)
+                record.lock -= 1
+                if record.lock <= 0:
+                    presence.idle(record)
                 record = record.parent
 
     @handles(m.Recede)

@@ -205,10 +205,9 @@ class Locked(Message, frozen=True):
 
 
 class Claimed(Message, frozen=True):
-    """`boundary` and `resident` as in Reached; `lock` is None for 0 and for one inside an edge."""
+    """`boundary` as in Reached; `lock` is None for 0 and for one inside an edge."""
 
     boundary: int
-    resident: bool
     lock: Locked | None = None
 
 

@@ -15,7 +15,6 @@ from .messages import ROOT, Freed, PageList
 from .policies import Key
 from .records import PAGE, Payload, Record, root_record
 
-_L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NOWHERE = [None, None]
 
 
@@ -69,7 +68,7 @@ class Presence:
     def evictable(self, record: Record, tier: int) -> bool:
         """Say whether the payload may go: there, complete, unlocked (L1), and for FULL a leaf."""
         payload = record.at[tier]
-        if payload is None or payload.writer or (record.lock and tier == _L1):
+        if payload is None or payload.writer or (record.lock and not tier):
             return False
         return not (self.base and record.kids[tier])
 
@@ -89,7 +88,7 @@ class Presence:
         self.payloads[tier] += 1
         if writer:
             self.arriving[tier] += 1
-        if record.lock and tier == Tier.L1:
+        if record.lock and not tier:
             self.locked += count
         if self.base:
             record.parent.kids[tier] += 1
@@ -108,7 +107,7 @@ class Presence:
         count = len(pages) // PAGE
         self.cached[tier] -= count
         self.payloads[tier] -= 1
-        if record.lock and tier == _L1:
+        if record.lock and not tier:
             self.locked -= count
         if payload.queued:
             payload.queued = False
@@ -158,16 +157,20 @@ class Presence:
 
     def discount(self, record: Record) -> None:
         """Take one lock away; the payload may be evictable then."""
-        lock = record.lock - 1
-        if lock < 0:
+        record.lock -= 1
+        if record.lock <= 0:
+            self.idle(record)
+
+    def idle(self, record: Record) -> None:
+        """Note that the last lock was taken away."""
+        if record.lock:
+            record.lock += 1
             raise IntegrityError(f"node {record.id} is unlocked more often than it was locked")
-        record.lock = lock
-        if not lock:
-            payload = record.at[0]
-            if payload is not None:
-                self.locked -= len(payload.pages) // PAGE
-                if not payload.queued and not (payload.writer or (self.base and record.kids[0])):
-                    self.indexes[0].add(record, payload)
+        payload = record.at[0]
+        if payload is not None:
+            self.locked -= len(payload.pages) // PAGE
+            if not (payload.queued or payload.writer or (self.base and record.kids[0])):
+                self.indexes[0].add(record, payload)
 
     # -- splits -----------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from .pending import PendingAcquire
 from .planning import Planner, reusable_tokens
 from .room import Room
 from .splitting import Splitter
-from .states import States
 from .storing import Storing
 from .transfers import Transfers
 
@@ -68,7 +67,6 @@ class Acquiring:
         *,
         parts: Parts,
         room: Room,
-        states: States,
         planner: Planner,
         splitter: Splitter,
         transfers: Transfers,
@@ -77,7 +75,6 @@ class Acquiring:
     ) -> None:
         self._parts = parts
         self._room = room
-        self._states = states
         self._planner = planner
         self._splitter = splitter
         self._transfers = transfers
@@ -93,7 +90,7 @@ class Acquiring:
                 return acquired
             await self.fail(pending)
         msg, page = pending.msg, self._parts.page
-        host = Tier.L2 in self._parts.tiers and msg.wait and not pending.settle_for_device
+        host = self._parts.l2 is not None and msg.wait and not pending.settle_for_device
         limit: int | None = None
         while True:
             walked = await self._planner.walk(msg.namespace, msg.tokens)
@@ -236,11 +233,13 @@ class Acquiring:
         """Copy the state that a share has locked into a slot of its own, and unlock it."""
         part = share.part
         if share.slot:
-            await self._states.copy(part.name, share.pages, share.slot, stream)
+            copy = t.CopyState(part.name, share.pages, share.slot, stream)
+            self._room.captured(await self._parts.l1.ask(copy))
         else:
-            share.slot = await self._states.clone(part.name, share.pages, stream)
-            if not share.slot:
+            slot = await self._room.clone(part, share.pages, stream)
+            if isinstance(slot, t.Short):
                 return False
+            share.slot = slot
         await part.ref.ask(c.Unlock(share.receipts))
         share.receipts, share.pages = (), b""
         return True

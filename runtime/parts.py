@@ -39,6 +39,8 @@ class Parts:
         "below",
         "by_name",
         "chunk",
+        "l1",
+        "l2",
         "now",
         "page",
         "paged",
@@ -72,6 +74,8 @@ class Parts:
         self.snapshots = tuple(part for part in parts if part.snapshot)
         self.by_name = {part.name: part for part in parts}
         self.tiers = tiers
+        self.l1 = tiers[Tier.L1]
+        self.l2 = tiers.get(Tier.L2)
         self.below = controller
         self.store = store
         self.now = 0

@@ -25,6 +25,9 @@ from .room import Room
 from .splitting import Splitter
 
 
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+
+
 class Result(msgspec.Struct, frozen=True, gc=False):
     """What a publish answers, and where there is an L2 the nodes that gained payload by it."""
 
@@ -131,10 +134,11 @@ class Publishing:
         free: list[tuple[Part, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
-            part, own = share.part, share.own_start
+            part = share.part
+            own = upto if part.snapshot else share.own_start
             adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(
-                    Tier.L1,
+                    _L1,
                     record.anchor,
                     nodes,
                     ends,
@@ -143,7 +147,7 @@ class Publishing:
                     self._handed(share, upto),
                     self._states(share, nodes, ends) if share.kept else (),
                     share.receipts,
-                    True,  # noqa: FBT003 - by position, as all fields of a message in a hot path
+                    True,  # noqa: FBT003 - by position, as all fields here: keywords cost in a hot path
                     now,
                     record.priority,
                 )
@@ -159,7 +163,7 @@ class Publishing:
             if self._backs_up:
                 attached.update(dict.fromkeys(adopted.attached))
         if free:
-            await self._room.give_back(Tier.L1, free)
+            await self._room.give_back(_L1, free)
         record.anchor, record.published = nodes[-1], upto
         return Result(m.Published(upto, tuple(patches), tuple(starts)), tuple(attached))
 

@@ -32,7 +32,6 @@ from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
 from .splitting import Splitter
-from .states import States
 from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
 from .transfers import Transfers
@@ -68,7 +67,6 @@ class UnifiedRadixCache(Coordinator):
         self.prefetch_threshold = prefetch_threshold
         self._report = Reporter(self)
         self._room = Room(parts, self._report)
-        self._states = States(parts, self._room)
         self._planner = Planner(parts)
         self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
@@ -86,7 +84,6 @@ class UnifiedRadixCache(Coordinator):
         self._acquiring = Acquiring(
             parts=parts,
             room=self._room,
-            states=self._states,
             planner=self._planner,
             splitter=self._splitter,
             transfers=self._transfers,
@@ -209,8 +206,8 @@ class UnifiedRadixCache(Coordinator):
             raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
         if not share.slot:
             raise ConfigError(f"{msg.component!r} has no working state before the first extend")
-        slot = await self._states.clone(part.name, share.slot, msg.stream)
-        if not slot:
+        slot = await self._room.clone(part, share.slot, msg.stream)
+        if isinstance(slot, t.Short):
             return -1
         share.kept.append((msg.at, slot))
         return int.from_bytes(slot, "little")
