@@ -42,7 +42,7 @@ class ComponentActor(CoverageActor):
                 record = records[node] = Record(node, record, start, end, now)
             if priority > record.priority:
                 record.priority = priority
-            if end <= own:
+            if end <= own or presence.snapshot:
                 continue
             mine = msg.pages[max(start - own, 0) // page * PAGE : (end - own) // page * PAGE]
             payload = record.at[tier]

@@ -25,11 +25,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Walk(Message, frozen=True):
-    """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only."""
+    """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only.
+
+    `size` says how many bytes of the key count, whole pages of it: all where it is negative.
+    """
 
     namespace: bytes
     key: bytes
     start: int = ROOT
+    size: int = -1
 
 
 class Walked(Message, frozen=True):

@@ -16,9 +16,13 @@ TOKEN = 4
 
 
 class Node:
-    """One run of whole pages. `chain` is (position, hash) of the last chunk end known in its range."""
+    """One run of whole pages. `chain` is (position, hash) of the last chunk end known in its range.
 
-    __slots__ = ("chain", "children", "end", "id", "key", "parent", "space", "start")
+    Most nodes have one child: it is `only`, which saves them a table and walks a look-up. Two and
+    more are in `children`, by their first page.
+    """
+
+    __slots__ = ("chain", "children", "end", "id", "key", "only", "parent", "space", "start")
 
     def __init__(self, id: int, parent: Node | None, start: int, key: bytes, space: bytes) -> None:
         self.id = id
@@ -27,8 +31,36 @@ class Node:
         self.end = start + len(key) // TOKEN
         self.key = key
         self.space = space
+        self.only: Node | None = None
         self.children: dict[bytes, Node] | None = None
         self.chain: tuple[int, bytes] | None = None
+
+    def below(self) -> list[Node]:
+        """Answer the children."""
+        if self.children is not None:
+            return list(self.children.values())
+        return [] if self.only is None else [self.only]
+
+    def adopt(self, child: Node, page: int) -> None:
+        """Add a child whose first page no other has, or put it in the place of the one that has it."""
+        only = self.only
+        if self.children is not None:
+            self.children[child.key[:page]] = child
+        elif only is None or only.key[:page] == child.key[:page]:
+            self.only = child
+        else:
+            self.children = {only.key[:page]: only, child.key[:page]: child}
+            self.only = None
+
+    def lose(self, child: Node, page: int) -> None:
+        """Remove a child."""
+        if self.children is None:
+            self.only = None
+            return
+        del self.children[child.key[:page]]
+        if len(self.children) == 1:
+            (self.only,) = self.children.values()
+            self.children = None
 
 
 class UnifiedTreeCore(Leaf):
@@ -50,30 +82,34 @@ class UnifiedTreeCore(Leaf):
         node = self._nodes[msg.start] if msg.start else self._roots.get(msg.namespace)
         path: list[int] = []
         ends: list[int] = []
-        partial = False
-        if node is not None:
-            key, page, size = msg.key, self._page, len(msg.key)
-            at = 0
-            while at < size and node.children:
-                child = node.children.get(key[at : at + page])
+        key, page, at = msg.key, self._page, 0
+        size = len(key) if msg.size < 0 else msg.size
+        while node is not None and at < size:
+            child = node.only
+            if child is None:
+                children = node.children
+                child = children.get(key[at : at + page]) if children is not None else None
                 if child is None:
                     break
-                edge = child.key
+            edge = child.key
+            after = at + len(edge)
+            if after <= size and key.startswith(edge, at):
                 path.append(child.id)
-                if key.startswith(edge, at):
-                    at += len(edge)
-                    ends.append(child.end)
-                    node = child
-                else:
-                    ends.append(child.start + self._common(edge, key, at) // TOKEN)
-                    partial = True
-                    break
-        return m.Walked(tuple(path), tuple(ends), partial)
+                ends.append(child.end)
+                at, node = after, child
+                continue
+            common = self._common(edge, key, at, size)
+            if common:
+                path.append(child.id)
+                ends.append(child.start + common // TOKEN)
+                return m.Walked(tuple(path), tuple(ends), partial=True)
+            break
+        return m.Walked(tuple(path), tuple(ends), partial=False)
 
-    def _common(self, edge: bytes, key: bytes, at: int) -> int:
-        """Count the bytes on which `edge` and `key[at:]` agree, floored to pages; at least one page."""
+    def _common(self, edge: bytes, key: bytes, at: int, size: int) -> int:
+        """Count the bytes on which `edge` and `key[at:size]` agree, floored to pages."""
         page = self._page
-        low, high = 1, min(len(edge), len(key) - at) // page
+        low, high = 0, min(len(edge), size - at) // page
         while low < high:
             middle = (low + high + 1) // 2
             if key.startswith(edge[low * page : middle * page], at + low * page):
@@ -86,20 +122,21 @@ class UnifiedTreeCore(Leaf):
     def insert(self, msg: m.Insert) -> m.Grown | m.Walked:
         """Add a chain of nodes; where something agrees, walk instead."""
         parent = self._nodes[msg.parent] if msg.parent else self._root(msg.namespace)
-        if parent.children and msg.key[: self._page] in parent.children:
-            return self.walk(m.Walk(msg.namespace, msg.key, msg.parent))
+        key, page = msg.key, self._page
+        if parent.only is not None or parent.children is not None:
+            walked = self.walk(m.Walk(msg.namespace, key, msg.parent))
+            if walked.path:
+                return walked
         path: list[int] = []
         ends: list[int] = []
-        first = parent.end
-        for end in (*msg.cuts, first + len(msg.key) // TOKEN):
-            edge = msg.key[(parent.end - first) * TOKEN : (end - first) * TOKEN]
-            node = self._add(parent, parent.end, edge, msg.namespace)
-            if parent.children is None:
-                parent.children = {}
-            parent.children[edge[: self._page]] = node
+        first = start = parent.end
+        for end in (*msg.cuts, first + len(key) // TOKEN):
+            edge = key[(start - first) * TOKEN : (end - first) * TOKEN]
+            node = self._add(parent, start, edge, msg.namespace)
+            parent.adopt(node, page)
             path.append(node.id)
-            ends.append(node.end)
-            parent = node
+            ends.append(end)
+            parent, start = node, end
         return m.Grown(tuple(path), tuple(ends))
 
     def _root(self, namespace: bytes) -> Node:
@@ -123,13 +160,11 @@ class UnifiedTreeCore(Leaf):
             raise IntegrityError(f"node {msg.node} cannot be split at {msg.at}")
         cut = (msg.at - lower.start) * TOKEN
         upper = self._add(parent, lower.start, lower.key[:cut], lower.space)
-        siblings = parent.children
-        if siblings is not None:
-            siblings[upper.key[: self._page]] = upper
+        parent.adopt(upper, self._page)
         lower.key = lower.key[cut:]
         lower.start = msg.at
         lower.parent = upper
-        upper.children = {lower.key[: self._page]: lower}
+        upper.only = lower
         if lower.chain is not None and lower.chain[0] <= msg.at:
             upper.chain, lower.chain = lower.chain, None
         return upper.id
@@ -140,14 +175,12 @@ class UnifiedTreeCore(Leaf):
         for id in msg.nodes:
             node = self._nodes[id]
             parent = node.parent
-            if node.children or parent is None or parent.children is None:
+            if parent is None or node.only is not None or node.children is not None:
                 raise IntegrityError(f"node {id} has children and cannot be removed")
             del self._nodes[id]
-            del parent.children[node.key[: self._page]]
-            if not parent.children:
-                parent.children = None
-                if parent.parent is None:
-                    del self._roots[node.space]
+            parent.lose(node, self._page)
+            if parent.parent is None and parent.only is None and parent.children is None:
+                del self._roots[node.space]
 
     @handles(m.Subtree)
     def subtree(self, msg: m.Subtree) -> tuple[int, ...]:
@@ -155,10 +188,9 @@ class UnifiedTreeCore(Leaf):
         found: list[int] = []
         stack = [self._nodes[msg.node]] if msg.node in self._nodes else []
         while stack:
-            children = stack.pop().children
-            if children:
-                stack.extend(children.values())
-                found.extend(child.id for child in children.values())
+            children = stack.pop().below()
+            stack.extend(children)
+            found.extend(child.id for child in children)
         return tuple(found)
 
     @handles(m.Ancestry)

@@ -50,8 +50,8 @@ class Planner:
 
     async def walk(self, namespace: bytes, tokens: bytes) -> c.Walked:
         """Follow what of a prompt may be reused."""
-        limit = reusable_tokens(tokens, self._parts.page)
-        walked: c.Walked = await self._parts.tree.ask(c.Walk(namespace, tokens[: limit * TOKEN]))
+        size = reusable_tokens(tokens, self._parts.page) * TOKEN
+        walked: c.Walked = await self._parts.tree.ask(c.Walk(namespace, tokens, c.ROOT, size))
         return walked
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:

@@ -134,8 +134,7 @@ class Publishing:
         free: list[tuple[Part, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
-            part = share.part
-            own = upto if part.snapshot else share.own_start
+            part, own = share.part, share.own_start
             adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(
                     _L1,
