@@ -26,7 +26,7 @@ class ComponentActor(CoverageActor):
     def adopt(self, msg: m.Adopt) -> m.Adopted:
         """Take pages over: attach what nodes lack, give back what they have, move the locks."""
         records, presence, tier = self._records, self._presence, msg.tier
-        now, priority, own, page = msg.now, msg.priority, msg.own, self._page
+        now, own, page = msg.now, msg.own, self._page
         known = len(msg.path) - msg.grown
         free: list[m.PageList] = []
         attached: list[Record] = []
@@ -40,17 +40,17 @@ class ComponentActor(CoverageActor):
                 record.previous, record.stamp = record.stamp, now
             else:
                 record = records[node] = Record(node, record, start, end, now)
-            if priority > record.priority:
-                record.priority = priority
+            if msg.priority > record.priority:
+                record.priority = msg.priority
             if end <= own or presence.snapshot:
                 continue
-            mine = msg.pages[max(start - own, 0) // page * PAGE : (end - own) // page * PAGE]
+            first = start if start > own else own
+            mine = msg.pages[(first - own) // page * PAGE : (end - own) // page * PAGE]
             payload = record.at[tier]
             if payload is not None:
                 free.append(mine)
-                first = max(start, own)
                 patches.append((first, payload.pages[(first - start) // page * PAGE :]))
-            elif start >= own:
+            elif first == start:
                 presence.attach(record, tier, mine)
                 attached.append(record)
             else:
@@ -68,8 +68,13 @@ class ComponentActor(CoverageActor):
         for record in attached:
             if not record.lock or tier:
                 presence.requeue(record, tier)
-        ids = tuple([record.id for record in attached])
-        return m.Adopted(b"".join(free), tuple(patches), ids, receipts, low_end)
+        return m.Adopted(
+            b"".join(free),
+            tuple(patches),
+            tuple([record.id for record in attached]),
+            receipts,
+            low_end,
+        )
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:

@@ -75,7 +75,9 @@ class Presence:
     def requeue(self, record: Record, tier: int) -> None:
         """Let the eviction index know a payload that may go."""
         payload = record.at[tier]
-        if payload is not None and not payload.queued and self.evictable(record, tier):
+        if payload is None or payload.queued or payload.writer:
+            return
+        if not (record.lock and not tier or self.base and record.kids[tier]):
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:

@@ -123,10 +123,13 @@ class UnifiedTreeCore(Leaf):
         """Add a chain of nodes; where something agrees, walk instead."""
         parent = self._nodes[msg.parent] if msg.parent else self._root(msg.namespace)
         key, page = msg.key, self._page
-        if parent.only is not None or parent.children is not None:
-            walked = self.walk(m.Walk(msg.namespace, key, msg.parent))
-            if walked.path:
-                return walked
+        only, children = parent.only, parent.children
+        if only is not None:
+            agrees = key.startswith(only.key[:page])
+        else:
+            agrees = children is not None and key[:page] in children
+        if agrees:
+            return self.walk(m.Walk(msg.namespace, key, msg.parent))
         path: list[int] = []
         ends: list[int] = []
         first = start = parent.end

@@ -212,22 +212,29 @@ class Acquiring:
 
     async def _finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
         """Answer the page tables, with states copied and unlocked; None: no slot for a copy."""
-        tables: list[m.PageTable] = []
-        length = record.published
+        length, stream = record.published, pending.msg.stream
+        starts: list[int] = []
+        pages: list[bytes] = []
         for share in record.shares:
-            if share.part.snapshot and length:
-                if not await self._copy(share, pending.msg.stream):
-                    return None
-                slot = int.from_bytes(share.slot, "little")
-                tables.append(m.PageTable(length, b"", slot))
+            starts.append(share.start)
+            if not share.part.snapshot:
+                pages.append(share.pages)
+            elif not length or await self._copy(share, stream):
+                pages.append(share.slot)
             else:
-                tables.append(m.PageTable(share.start, share.pages))
-                share.pages = b""
+                return None
+            share.pages = b""
         l1 = min(pending.device, length)
         l2 = min(pending.host, length) - l1
         pending.record = None
-        full = max(record.full, pending.full)
-        return m.Acquired(record.id, length, full, (l1, l2, length - l1 - l2), tuple(tables))
+        return m.Acquired(
+            record.id,
+            length,
+            max(record.full, pending.full),
+            (l1, l2, length - l1 - l2),
+            tuple(starts),
+            tuple(pages),
+        )
 
     async def _copy(self, share: Share, stream: int) -> bool:
         """Copy the state that a share has locked into a slot of its own, and unlock it."""
@@ -241,7 +248,7 @@ class Acquiring:
                 return False
             share.slot = slot
         await part.ref.ask(c.Unlock(share.receipts))
-        share.receipts, share.pages = (), b""
+        share.receipts = ()
         return True
 
     async def fail(self, pending: PendingAcquire) -> None:

@@ -17,6 +17,9 @@ from .pending import RoomWaiter
 from .room import Room
 
 
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+
+
 class Extending:
     """Extend for the cache actor; used inside its operations only. `waiters` is in order of asking."""
 
@@ -35,7 +38,8 @@ class Extending:
         """
         if msg.count < 1:
             raise ConfigError(f"extend needs at least one token, not {msg.count}")
-        if record.extent > record.computed:
+        if record.extent > record.passed:
+            record.passed = record.extent
             await self.advance(record, record.extent)
         if not self.waiters or not self._want(record, self._new_pages(record, msg.count)):
             extended = await self._extend(record, msg.count)
@@ -93,21 +97,22 @@ class Extending:
         want = self._want(record, pages)
         taken: Iterator[bytes] = iter(())
         if want:
-            got = await self._room.take(Tier.L1, want)
+            got = await self._room.take(_L1, want)
             if isinstance(got, t.Short):
                 return got
             taken = iter(got)
-        tables: list[m.PageTable] = []
+        given: list[bytes] = []
         for share in record.shares:
-            if share.part.snapshot:
-                share.slot = share.slot or next(taken)
-                tables.append(m.PageTable(0, b"", int.from_bytes(share.slot, "little")))
-            else:
+            if not share.part.snapshot:
                 mine = next(taken) if pages else b""
                 share.own += mine
-                tables.append(m.PageTable(0, mine))
+            elif share.slot:
+                mine = b""
+            else:
+                mine = share.slot = next(taken)
+            given.append(mine)
         record.extent += count
-        return m.Extended(tuple(tables))
+        return m.Extended(tuple(given))
 
     def _new_pages(self, record: LeaseRecord, count: int) -> int:
         page = self._parts.page
@@ -148,11 +153,11 @@ class Extending:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         if free:
-            await self._room.give_back(Tier.L1, free)
+            await self._room.give_back(_L1, free)
 
     async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
         """Find the pool that is shortest for this request."""
-        usage: tuple[t.PoolUsage, ...] = await self._parts.tiers[Tier.L1].ask(t.Usage())
+        usage: tuple[t.PoolUsage, ...] = await self._parts.l1.ask(t.Usage())
         pools = {pool.component: pool for pool in usage}
         want = self._want(record, self._new_pages(record, count))
         name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)

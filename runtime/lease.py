@@ -46,13 +46,8 @@ class Lease:
         self._appended = bytearray()
         self._computed = acquired.length
         self._kept: list[int] = []
-        self._tables: list[GrowingTable] = []
-        self._starts: list[int] = []
-        self._slots: list[int] = []
-        for table in acquired.tables:
-            self._tables.append(GrowingTable(table.pages))
-            self._starts.append(table.start)
-            self._slots.append(table.slot)
+        self._starts = list(acquired.starts)
+        self._tables = [GrowingTable(pages) for pages in acquired.pages]
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
@@ -83,8 +78,8 @@ class Lease:
         Holds the state at `length` when the lease is fresh; None until the first extend where
         `length` is 0.
         """
-        slot = self._slots[self._index(component, snapshot=True)]
-        return None if slot < 0 else slot
+        table = self._tables[self._index(component, snapshot=True)]
+        return table.view()[0] if len(table) else None
 
     def _index(self, component: str, *, snapshot: bool) -> int:
         if not self._live:
@@ -118,11 +113,9 @@ class Lease:
             self._request.trace,
         )
         self.extent += count
-        for index, table in enumerate(extended.tables):
-            if table.slot >= 0:
-                self._slots[index] = table.slot
-            if table.pages:
-                self._tables[index].append(table.pages)
+        for table, pages in zip(self._tables, extended.pages, strict=True):
+            if pages:
+                table.append(pages)
 
     def _move_start(self, index: int, start: int) -> None:
         if start > self._starts[index]:
@@ -169,8 +162,9 @@ class Lease:
         )
         page = self._cache.page_size
         surplus = -(-self.extent // page) - -(-extent // page)
-        for table in self._tables:
-            table.drop_end(surplus)
+        for rule, table in zip(self._cache.rules, self._tables, strict=True):
+            if not rule.snapshot:
+                table.drop_end(surplus)
         self.extent = extent
         self._kept = [at for at in self._kept if at <= extent]
 

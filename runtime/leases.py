@@ -37,7 +37,7 @@ class LeaseRecord:
     """One request: tokens known, the node it is anchored at, and its share of each component.
 
     `published` is the anchor's end: tokens that the tree owns. `computed` is how far the engine is
-    known to have come, `extent` how far there are pages, `full` how far the base component agreed. The
+    known to have come, `passed` what windows have moved with, `extent` how far there are pages, `full` how far the base component agreed. The
     lease is the record from which the locks of every component can be explained.
     """
 
@@ -49,6 +49,7 @@ class LeaseRecord:
         "generated",
         "id",
         "namespace",
+        "passed",
         "priority",
         "prompt",
         "published",
@@ -65,7 +66,7 @@ class LeaseRecord:
         self.priority = priority
         self.anchor = ROOT
         self.published = 0
-        self.computed = 0
+        self.computed = self.passed = 0
         self.extent = 0
         self.full = 0
         self.shares = tuple(map(Share, parts.all))
@@ -88,6 +89,6 @@ class LeaseRecord:
     def anchored(self, node: int, end: int, page: int) -> None:
         """Stand at a node of the tree: everything before its end is the tree's."""
         self.anchor = node
-        self.published = self.computed = self.extent = end
+        self.published = self.computed = self.passed = self.extent = end
         for share in self.shares:
             share.own_start = end // page * page

@@ -33,25 +33,19 @@ class Acquire(Message, frozen=True):
     stream: int = 0
 
 
-class PageTable(Message, frozen=True):
-    """Pages of one component from token `start` on; `slot` is the working state of a snapshot one."""
-
-    start: int
-    pages: PageList
-    slot: int = -1
-
-
 class Acquired(Message, frozen=True):
     """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
 
-    `full` is how far the base component agreed with the tokens; tables are in the model's order.
+    `full` is how far the base component agreed with the tokens. In the model's order: `pages` of
+    each paged component from token `starts` on, and the working slot of each snapshot one.
     """
 
     lease: int
     length: int
     full: int
     hit: tuple[int, int, int]
-    tables: tuple[PageTable, ...]
+    starts: tuple[int, ...]
+    pages: tuple[PageList, ...]
 
 
 class Extend(Message, frozen=True):
@@ -68,9 +62,9 @@ class Extend(Message, frozen=True):
 
 
 class Extended(Message, frozen=True):
-    """New pages per component, and the working slot of a snapshot component."""
+    """New pages per component; the working slot of a snapshot component where it had none."""
 
-    tables: tuple[PageTable, ...]
+    pages: tuple[PageList, ...]
 
 
 class Snapshot(Message, frozen=True):

@@ -128,37 +128,44 @@ class Publishing:
         grown: int,
     ) -> Result:
         """Let every component take its share over."""
-        now, upto = self._parts.tick(), ends[-1]
+        now, upto, parent, priority = self._parts.tick(), ends[-1], record.anchor, record.priority
         patches: list[tuple[int, int, bytes]] = []
         attached: dict[int, None] = {}
         free: list[tuple[Part, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
-            part, own = share.part, share.own_start
+            part, own, states = share.part, share.own_start, ()
+            if part.snapshot:
+                pages = b""
+                if share.kept:
+                    states = self._states(share, nodes, ends)
+            else:
+                pages = self._handed(share, upto)
+                if not part.base:
+                    # The table begins where the locks do: what lies before is the tree's to evict.
+                    share.start = max(share.start, part.rule.keep_from(upto))
+            starts.append(share.start)
             adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(
                     _L1,
-                    record.anchor,
+                    parent,
                     nodes,
                     ends,
                     grown,
                     own,
-                    self._handed(share, upto),
-                    self._states(share, nodes, ends) if share.kept else (),
+                    pages,
+                    states,
                     share.receipts,
                     True,  # noqa: FBT003 - by position, as all fields here: keywords cost in a hot path
                     now,
-                    record.priority,
+                    priority,
                 )
             )
             share.receipts, share.low_end = adopted.receipts, adopted.low_end
-            if not (part.snapshot or part.base):
-                # The table begins where the locks do: what lies before is the tree's to evict.
-                share.start = max(share.start, part.rule.keep_from(upto))
-            starts.append(share.start)
             if adopted.free:
                 free.append((part, adopted.free, 0))
-            patches += [(part.index, at, pages) for at, pages in adopted.patches]
+            for at, mine in adopted.patches:
+                patches.append((part.index, at, mine))  # noqa: PERF401 - most often there are none
             if self._backs_up:
                 attached.update(dict.fromkeys(adopted.attached))
         if free:
@@ -168,9 +175,9 @@ class Publishing:
 
     def _handed(self, share: Share, upto: int) -> bytes:
         """Take the private pages up to `upto` out of a share."""
-        if share.part.snapshot or share.own_start >= upto:
-            return b""
         size = (upto - share.own_start) // self._parts.page * PAGE
+        if size <= 0:
+            return b""
         pages = bytes(share.own[:size])
         del share.own[:size]
         share.own_start = upto
