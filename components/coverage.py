@@ -11,6 +11,7 @@ from .policies import Policy, eviction_key
 from .presence import Presence
 from .records import PAGE, Payload, Record
 
+_NOTHING = [0, 0]
 _NO_PAGE = b"\xff\xff\xff\xff"
 
 
@@ -54,41 +55,46 @@ class CoverageActor(Leaf):
         return m.Claimed(end, self._lock(self._records[path[at]], msg.now, msg.priority))
 
     def _deepest(self, msg: m.Reach) -> tuple[int, int]:
-        """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking.
-
-        From a hole the search goes straight to where it starts.
-        """
+        """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""
+        path, host, presence = msg.path, msg.host, self._presence
         at = bisect_right(msg.ends, msg.limit) - 1
+        stopped = 0
+        if presence.snapshot:
+            if msg.partial and at == len(path) - 1:
+                stopped, at = path[at], at - 1
+        elif not presence.base or presence.arriving != _NOTHING:
+            return self._deepest_run(msg, at)
+        # A state is for its own node alone; FULL is upward closed on L1 and on L2 while nothing
+        # arrives, so that a present node vouches for all above it.
+        while at >= 0 and not self._usable(path[at], host):
+            stopped = path[at]
+            at -= 1
+        return at, stopped
+
+    def _deepest_run(self, msg: m.Reach, at: int) -> tuple[int, int]:
+        """Search by ranges: from a hole the search goes straight to where it starts."""
         stopped = 0
         while at >= 0:
             hole = self._hole(msg, at)
             if hole < 0:
                 break
-            stopped = msg.path[hole]
-            at = at - 1 if self.component.snapshot else hole - 1
+            stopped, at = msg.path[hole], hole - 1
         return at, stopped
 
     def _hole(self, msg: m.Reach, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
         path, ends, host = msg.path, msg.ends, msg.host
-        if self.component.snapshot:
-            whole = not (msg.partial and at == len(path) - 1)
-            return -1 if whole and self._usable(path[at], host=host) else at
-        presence = self._presence
-        if presence.base and not presence.arriving[0] and not presence.arriving[1]:
-            # FULL is upward closed on L1 and on L2: a present node vouches for all above it.
-            return -1 if self._usable(path[at], host=host) else at
         for start, end in reversed(self.component.need(ends[at])):
-            node = bisect_left(ends, end)
+            node = at if end == ends[at] else bisect_left(ends, end)
             while node >= 0:
-                if not self._usable(path[node], host=host):
+                if not self._usable(path[node], host):
                     return node
                 if node == 0 or ends[node - 1] <= start:
                     break
                 node -= 1
         return -1
 
-    def _usable(self, node: int, *, host: bool) -> bool:
+    def _usable(self, node: int, host: bool) -> bool:  # noqa: FBT001 - asked of every node
         l1, l2 = self._records[node].at
         if l1 is not None and (host or not l1.writer):
             return True
@@ -99,10 +105,10 @@ class CoverageActor(Leaf):
         presence = self._presence
         closed = presence.base and not presence.arriving[0]
         if self.component.snapshot or closed:
-            return self._usable(path[at], host=False)
+            return self._usable(path[at], False)  # noqa: FBT003
         for start, end in self.component.need(ends[at]):
             for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
-                if not self._usable(path[node], host=False):
+                if not self._usable(path[node], False):  # noqa: FBT003
                     return False
         return True
 

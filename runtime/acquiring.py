@@ -26,23 +26,7 @@ from .storing import Storing
 from .transfers import Transfers
 
 
-class _Claim:
-    """What an acquire has locked: its boundary, what of its coverage L1 lacks, what is on its way."""
-
-    __slots__ = ("boundary", "joins", "missing")
-
-    def __init__(self) -> None:
-        self.boundary = 0
-        self.missing: list[tuple[Part, tuple[tuple[int, int], ...]]] = []
-        self.joins: list[int] = []
-
-    def take(self, share: Share, locked: c.Locked) -> None:
-        """Note what one component has locked."""
-        share.receipts, share.low_end = locked.receipts, locked.low_end
-        share.start, share.pages = locked.start, locked.pages
-        if locked.missing:
-            self.missing.append((share.part, locked.missing))
-        self.joins.extend(locked.joins)
+_Missing = list[tuple[Part, tuple[tuple[int, int], ...]]]
 
 
 class LeaseBook(Protocol):
@@ -89,28 +73,32 @@ class Acquiring:
             if acquired is not None:
                 return acquired
             await self.fail(pending)
-        msg, page = pending.msg, self._parts.page
-        host = self._parts.l2 is not None and msg.wait and not pending.settle_for_device
+        msg, parts = pending.msg, self._parts
+        host = parts.l2 is not None and msg.wait and not pending.settle_for_device
         limit: int | None = None
         while True:
             walked = await self._planner.walk(msg.namespace, msg.tokens)
             record = self._book.new_lease(msg)
-            claim = await self._claim(record, walked, host=host, limit=limit)
+            missing, joins = await self._claim(record, walked, host=host, limit=limit)
+            boundary = record.published
             if pending.device < 0:
-                await self._first_look(pending, walked, claim)
-            if self._worth_a_search(pending, claim.boundary):
+                pending.host = pending.device = boundary
+                if missing or joins:
+                    on_device = await self._planner.agree(walked, host=False)
+                    pending.device = on_device.boundary
+            if parts.store and self._worth_a_search(pending, boundary):
                 await self._book.give_back(record)
-                pending.ops = {await self._storing.find(pending, claim.boundary, record.full)}
+                pending.ops = {await self._storing.find(pending, boundary, record.full)}
                 return None
-            if not (claim.missing or claim.joins):
+            if not (missing or joins):
                 acquired = await self._finish(pending, record)
                 if acquired is not None:
                     return acquired
             elif await self._slots(record):
                 pending.record = record
-                pending.ops = set(claim.joins)
-                if claim.missing:
-                    op = await self._transfers.promote(claim.missing)
+                pending.ops = set(joins)
+                if missing:
+                    op = await self._transfers.promote(missing)
                     if not op:
                         await self._book.give_back(record)
                         pending.record = None
@@ -122,53 +110,58 @@ class Acquiring:
                 return None
             # No slot for the copy of a state: the next shallower boundary, at last 0.
             await self._book.give_back(record)
-            limit = claim.boundary - page
+            limit = boundary - parts.page
 
     async def _claim(
         self, record: LeaseRecord, walked: c.Walked, *, host: bool, limit: int | None
-    ) -> _Claim:
+    ) -> tuple[_Missing, list[int]]:
         """Let the components agree on a boundary and lock what it needs, one message each.
 
-        Who is asked first is most likely to lower the boundary: states stand far apart, windows may
-        have holes, and FULL is there wherever they are. When somebody lowers what others have locked
-        already, all of it is taken back and asked anew.
+        Answers what of that L1 lacks, and the operations that bring what is on its way. Who is asked
+        first is most likely to lower the boundary: states stand far apart, windows may have holes,
+        and FULL is there wherever they are. When somebody lowers what others have locked already,
+        all of it is taken back and asked anew.
         """
-        claim = _Claim()
-        if not walked.path:
-            return claim
-        end = walked.ends[-1]
+        missing: _Missing = []
+        joins: list[int] = []
+        path, ends, partial = walked.path, walked.ends, walked.partial
+        end = ends[-1] if ends else 0
         boundary = end if limit is None else limit
         now = self._parts.tick()
-        path, ends, partial = walked.path, walked.ends, walked.partial
         while boundary > 0:
             first = True
             for part in self._parts.asking:
                 claimed: c.Claimed = await part.ref.ask(
                     c.Claim(path, ends, boundary, partial, host, now, record.priority)
                 )
-                agreed = claimed.boundary == boundary or first
-                boundary, first = claimed.boundary, False
-                if claimed.lock is not None:
-                    claim.take(record.shares[part.index], claimed.lock)
-                if not agreed or not boundary:
+                locked, share = claimed.lock, record.shares[part.index]
+                if locked is not None:
+                    share.receipts, share.low_end = locked.receipts, locked.low_end
+                    share.start, share.pages = locked.start, locked.pages
+                    if locked.missing:
+                        missing.append((part, locked.missing))
+                    if locked.joins:
+                        joins += locked.joins
+                lowered = claimed.boundary < boundary
+                boundary = claimed.boundary
+                if not boundary or (lowered and not first):
                     break
+                first = False
             else:
-                if partial and boundary == end:
-                    index = len(path) - 1
-                    upper = await self._splitter.split(path[index], boundary)
-                    path, partial = (*path[:index], upper), False
-                    continue
-                break
+                if not partial or boundary < end:
+                    break
+                upper = await self._splitter.split(path[-1], boundary)
+                path, partial = (*path[:-1], upper), False
+                continue
             await self._unlock(record)
-            claim = _Claim()
-        claim.boundary = boundary
+            missing, joins = [], []
         if boundary:
-            anchor = path[bisect_left(ends, boundary)]
-            record.anchored(anchor, boundary, self._parts.page)
+            anchor = path[-1] if boundary == end else path[bisect_left(ends, boundary)]
+            record.anchored(anchor, boundary)
         record.full = boundary
         if boundary < end:
             record.full = await self._planner.alone(walked, host=host)
-        return claim
+        return missing, joins
 
     async def _unlock(self, record: LeaseRecord) -> None:
         for share in record.shares:
@@ -176,14 +169,8 @@ class Acquiring:
                 await share.part.ref.ask(c.Unlock(share.receipts))
                 share.receipts, share.pages = (), b""
 
-    async def _first_look(self, pending: PendingAcquire, walked: c.Walked, claim: _Claim) -> None:
-        """Remember where the reusable tokens were when the request came."""
-        pending.host = pending.device = claim.boundary
-        if claim.missing or claim.joins:
-            pending.device = (await self._planner.agree(walked, host=False)).boundary
-
     def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
-        if pending.searched or not self._parts.store or not pending.msg.wait:
+        if pending.searched or not pending.msg.wait:
             return False
         left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
         return left >= self._book.prefetch_threshold
@@ -224,17 +211,13 @@ class Acquiring:
             else:
                 return None
             share.pages = b""
-        l1 = min(pending.device, length)
-        l2 = min(pending.host, length) - l1
         pending.record = None
-        return m.Acquired(
-            record.id,
-            length,
-            max(record.full, pending.full),
-            (l1, l2, length - l1 - l2),
-            tuple(starts),
-            tuple(pages),
-        )
+        hit = m.HitTokens(length)
+        if pending.device < length:
+            l2 = min(pending.host, length) - pending.device
+            hit = m.HitTokens(pending.device, l2, length - pending.device - l2)
+        full = max(record.full, pending.full)
+        return m.Acquired(record.id, length, full, hit, tuple(starts), tuple(pages))
 
     async def _copy(self, share: Share, stream: int) -> bool:
         """Copy the state that a share has locked into a slot of its own, and unlock it."""

@@ -10,7 +10,6 @@ from . import messages as m
 from .arguments import seconds, whole, word
 from .pagetable import GrowingTable
 from .request import Request
-from .stats import HitTokens
 from .tokens import TOKEN, Tokens, pack
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Lease:
         """Tokens that need no recompute: whole pages, and never the prompt's last token."""
         self.full_match = acquired.full
         """How far FULL agreed; a state kept there would lift the next request that far."""
-        self.hit = HitTokens(*acquired.hit)
+        self.hit = acquired.hit
         """Where the reused tokens were when the request came."""
         self.extent = acquired.length
         """Tokens that have pages."""

@@ -86,9 +86,9 @@ class LeaseRecord:
             return bytes(self.generated[low - prompt : high - prompt])
         return self.prompt[low:] + bytes(self.generated[: high - prompt])
 
-    def anchored(self, node: int, end: int, page: int) -> None:
-        """Stand at a node of the tree: everything before its end is the tree's."""
+    def anchored(self, node: int, end: int) -> None:
+        """Stand at a node of the tree: everything before its end, whole pages, is the tree's."""
         self.anchor = node
         self.published = self.computed = self.passed = self.extent = end
         for share in self.shares:
-            share.own_start = end // page * page
+            share.own_start = end

@@ -33,6 +33,19 @@ class Acquire(Message, frozen=True):
     stream: int = 0
 
 
+class HitTokens(Message, frozen=True):
+    """Reused tokens by the tier that held them when the request came."""
+
+    l1: int = 0
+    l2: int = 0
+    l3: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.l1 + self.l2 + self.l3
+
+
 class Acquired(Message, frozen=True):
     """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
 
@@ -43,7 +56,7 @@ class Acquired(Message, frozen=True):
     lease: int
     length: int
     full: int
-    hit: tuple[int, int, int]
+    hit: HitTokens
     starts: tuple[int, ...]
     pages: tuple[PageList, ...]
 

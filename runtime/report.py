@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from rich.table import Table
 
-from .stats import HitTokens
+from .messages import HitTokens
 
 
 class AcquireTimes(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from ..telemetry import Outcome, RequestTrace, Telemetry
 
 if TYPE_CHECKING:
     from ..actors import Trace
-    from .stats import HitTokens
+    from .messages import HitTokens
 
 
 class Request:

@@ -15,19 +15,6 @@ from .storing import Storing
 from .transfers import DIRECTIONS, Transfers
 
 
-class HitTokens(msgspec.Struct, frozen=True, gc=False):
-    """Reused tokens by the tier that held them when the request came."""
-
-    l1: int = 0
-    l2: int = 0
-    l3: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.l1 + self.l2 + self.l3
-
-
 class ComponentStats(msgspec.Struct, frozen=True, gc=False):
     """Pages of one component that moved down, up or away since the cache opened."""
 
@@ -43,7 +30,7 @@ class CacheStats(msgspec.Struct, frozen=True):
 
     requests: int
     tokens: int
-    hit_tokens: HitTokens
+    hit_tokens: m.HitTokens
     published: int
     components: tuple[ComponentStats, ...]
     moved_bytes: dict[str, int]
@@ -84,11 +71,11 @@ class Counters:
         """Count one answered acquire."""
         self.requests += 1
         self.tokens += len(msg.tokens) // TOKEN
-        hits = self.hits
-        l1, l2, l3 = acquired.hit
-        hits[0] += l1
-        hits[1] += l2
-        hits[2] += l3
+        hit, hits = acquired.hit, self.hits
+        hits[0] += hit.l1
+        if hit.l2 or hit.l3:
+            hits[1] += hit.l2
+            hits[2] += hit.l3
 
 
 def count_totals(
@@ -132,7 +119,7 @@ async def gather_stats(
     return CacheStats(
         requests=totals.requests,
         tokens=totals.tokens,
-        hit_tokens=HitTokens(*totals.hits),
+        hit_tokens=m.HitTokens(*totals.hits),
         published=counters.published,
         components=totals.components,
         moved_bytes=dict(totals.moved),

@@ -17,7 +17,7 @@ from .cache import Cache
 from .fingerprints import Fingerprints, Hashes, Pages, Raw
 from .lease import Lease
 from .presets import snapshot_grid
-from .stats import HitTokens
+from .messages import HitTokens
 from .workloads import Turn
 
 CHUNK = 2048

@@ -130,22 +130,22 @@ class UnifiedRadixCache(Coordinator):
             self._acquiring.waiting[pending.token] = pending
             return None
         self._acquired(pending, acquired)
-        self._wake()
+        if self._parts.l2 is not None:
+            self._wake()
         return acquired
 
     def _acquired(self, pending: PendingAcquire, acquired: m.Acquired) -> None:
         self._counters.acquired(pending.msg, acquired)
         if pending.started:
-            l1, l2, l3 = acquired.hit
             self._report.done(
                 AcquireDone,
                 pending.started,
                 pending.trace,
                 tokens=len(pending.msg.tokens) // TOKEN,
                 length=acquired.length,
-                l1_tokens=l1,
-                l2_tokens=l2,
-                l3_tokens=l3,
+                l1_tokens=acquired.hit.l1,
+                l2_tokens=acquired.hit.l2,
+                l3_tokens=acquired.hit.l3,
             )
 
     async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
@@ -270,7 +270,7 @@ class UnifiedRadixCache(Coordinator):
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
         self._room.captured(msg.fence)
-        record = self._leases.pop(msg.lease, None)
+        record = self._leases.get(msg.lease)
         if record is None:
             return False
         await self.give_back(record)
@@ -280,19 +280,17 @@ class UnifiedRadixCache(Coordinator):
 
     async def give_back(self, record: LeaseRecord) -> None:
         """Unlock and free all that a record holds; it is no lease any more."""
-        self._leases.pop(record.id, None)
+        del self._leases[record.id]
         free: list[tuple[Any, bytes, int]] = []
         for share in record.shares:
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
-            if share.own:
+            if part.snapshot:
+                free += [(part, slot, 0) for slot in (share.slot, *[s for _, s in share.kept]) if slot]
+            elif share.own:
                 free.append((part, bytes(share.own), 0))
-            if share.slot:
-                free.append((part, share.slot, 0))
-            for _, slot in share.kept:
-                free.append((part, slot, 0))
         if free:
             await self._room.give_back(Tier.L1, free)
 
