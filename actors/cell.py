@@ -59,6 +59,7 @@ class Cell:
 
     __slots__ = (
         "actor",
+        "answer",
         "asker",
         "context",
         "crash",
@@ -100,6 +101,7 @@ class Cell:
         self.restarts = 0
         self.mailbox = Mailbox(spec)
         self.actor: Actor | None = None
+        self.answer: Any = None
         self.asker: Cell | None = None
         self.reply: ReplyToken | None = None
         self.token: ReplyToken | None = None
@@ -173,6 +175,10 @@ class Cell:
                 watcher.post_notice(Down(self.path, "" if cause is None else str(cause)))
 
     # -- one message ------------------------------------------------------------------------------
+
+    async def conduct(self, operation: Callable[[Any], Operation], msg: Any) -> None:
+        """Run an operation and keep its answer here: to return it would cost an exception (StopIteration)."""
+        self.answer = await operation(msg)
 
     def defer(self) -> ReplyToken:
         """Make the message in hand one that is answered later."""

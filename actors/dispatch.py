@@ -265,13 +265,10 @@ def run(
         elif operation is not None:
             cell.asker = asker
             system.op = cell
-            coroutine = operation(msg)
-            try:
-                waits_for = coroutine.send(None)
-            except StopIteration as end:
-                answer = end.value
-            else:
+            coroutine = cell.conduct(operation, msg)
+            for waits_for in coroutine.__await__():
                 return park(cell, coroutine, waits_for, msg)
+            answer, cell.answer = cell.answer, None
     except BaseException as error:
         failure = cell.failed(error)
         if failure is error:
@@ -346,8 +343,8 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
         waits_for = operation.send(None) if error is None else operation.throw(error)
         park(cell, operation, waits_for, parked.msg)
         return  # noqa: TRY300 - to wait again is the usual way out
-    except StopIteration as end:
-        answer = end.value
+    except StopIteration:
+        answer, cell.answer = cell.answer, None
     except trio.Cancelled:
         cell.failed(stopped(cell))
         reply.dispose(stopped(cell))

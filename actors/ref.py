@@ -118,20 +118,23 @@ class Ref(Cell, Generic[A_co]):
         self.gate = BUSY
         self.asker = outer
         system.op = self
+        coroutine = self.conduct(operation, msg)
+        over = True
+        waits_for: object = None
         try:
-            coroutine = operation(msg)
-            waits_for = coroutine.send(None)
-        except StopIteration as end:
-            answer = end.value
+            for waits_for in coroutine.__await__():
+                over = False
+                break
         except BaseException as error:
             failure = self.failed(error)
             if failure is error:
                 raise
             raise failure from error
-        else:
-            return dispatch.hand_over(self, coroutine, waits_for, msg)
         finally:
             system.op = outer
+        if not over:
+            return dispatch.hand_over(self, coroutine, waits_for, msg)
+        answer, self.answer = self.answer, None
         if self.gate == BUSY:
             self.gate = 0
             self.handled += 1

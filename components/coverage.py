@@ -52,7 +52,12 @@ class CoverageActor(Leaf):
         path, end = msg.path, msg.ends[at]
         if msg.partial and at == len(path) - 1:
             return m.Claimed(end)
-        return m.Claimed(end, self._lock(self._records[path[at]], msg.now, msg.priority))
+        anchor, now, priority = self._records[path[at]], msg.now, msg.priority
+        payload = anchor.at[0]
+        if self._presence.snapshot and payload is not None and not payload.writer:
+            self._touch(anchor, now, priority)
+            return m.Claimed(end, m.Locked((), end, end, payload.pages))
+        return m.Claimed(end, self._lock(anchor, now, priority))
 
     def _deepest(self, msg: m.Reach) -> tuple[int, int]:
         """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""

@@ -172,7 +172,8 @@ class Claim(Reach, frozen=True):
     """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
 
     Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
-    that the components disagree takes the locks back.
+    that the components disagree takes the locks back. A snapshot that is on L1 is answered without a
+    lock, to be copied at once; who must wait first locks it by Lock.
     """
 
     now: int = 0

@@ -7,6 +7,8 @@ no payload: whether a node may be reused is what the components say.
 
 from __future__ import annotations
 
+import msgspec
+
 from ..actors import Leaf, handles
 from ..errors import IntegrityError
 from . import messages as m
@@ -15,25 +17,22 @@ TOKEN = 4
 """Bytes of one token in a key."""
 
 
-class Node:
+class Node(msgspec.Struct, eq=False):
     """One run of whole pages. `chain` is (position, hash) of the last chunk end known in its range.
 
     Most nodes have one child: it is `only`, which saves them a table and walks a look-up. Two and
     more are in `children`, by their first page.
     """
 
-    __slots__ = ("chain", "children", "end", "id", "key", "only", "parent", "space", "start")
-
-    def __init__(self, id: int, parent: Node | None, start: int, key: bytes, space: bytes) -> None:
-        self.id = id
-        self.parent = parent
-        self.start = start
-        self.end = start + len(key) // TOKEN
-        self.key = key
-        self.space = space
-        self.only: Node | None = None
-        self.children: dict[bytes, Node] | None = None
-        self.chain: tuple[int, bytes] | None = None
+    id: int
+    parent: Node | None
+    start: int
+    end: int
+    key: bytes
+    space: bytes
+    only: Node | None = None
+    children: dict[bytes, Node] | None = None
+    chain: tuple[int, bytes] | None = None
 
     def below(self) -> list[Node]:
         """Answer the children."""
@@ -145,12 +144,12 @@ class UnifiedTreeCore(Leaf):
     def _root(self, namespace: bytes) -> Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Node(m.ROOT, None, 0, b"", namespace)
+            root = self._roots[namespace] = Node(m.ROOT, None, 0, 0, b"", namespace)
         return root
 
     def _add(self, parent: Node, start: int, edge: bytes, space: bytes) -> Node:
         self._last_id += 1
-        node = Node(self._last_id, parent, start, edge, space)
+        node = Node(self._last_id, parent, start, start + len(edge) // TOKEN, edge, space)
         self._nodes[node.id] = node
         return node
 

@@ -95,6 +95,7 @@ class Acquiring:
                 if acquired is not None:
                     return acquired
             elif await self._slots(record):
+                await self._lock_states(record)
                 pending.record = record
                 pending.ops = set(joins)
                 if missing:
@@ -187,6 +188,15 @@ class Acquiring:
             record.shares[part.index].slot = slot
         return True
 
+    async def _lock_states(self, record: LeaseRecord) -> None:
+        """Lock the states that a request which has to wait will copy only then."""
+        for part in self._parts.snapshots:
+            share = record.shares[part.index]
+            if share.pages:
+                lock = c.Lock(record.anchor, self._parts.now, record.priority)
+                locked: c.Locked = await part.ref.ask(lock)
+                share.receipts = locked.receipts
+
     async def _resumed(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
         """Finish a lease that had to wait for its pages; None where they did not all come."""
         for share in record.shares:
@@ -206,7 +216,7 @@ class Acquiring:
             starts.append(share.start)
             if not share.part.snapshot:
                 pages.append(share.pages)
-            elif not length or await self._copy(share, stream):
+            elif not length or await self._copy(share, record.anchor, stream):
                 pages.append(share.slot)
             else:
                 return None
@@ -219,19 +229,20 @@ class Acquiring:
         full = max(record.full, pending.full)
         return m.Acquired(record.id, length, full, hit, tuple(starts), tuple(pages))
 
-    async def _copy(self, share: Share, stream: int) -> bool:
-        """Copy the state that a share has locked into a slot of its own, and unlock it."""
+    async def _copy(self, share: Share, anchor: int, stream: int) -> bool:
+        """Copy the state that a share has found into a slot of its own, and unlock it if it is locked."""
         part = share.part
         if share.slot:
             copy = t.CopyState(part.name, share.pages, share.slot, stream)
             self._room.captured(await self._parts.l1.ask(copy))
         else:
-            slot = await self._room.clone(part, share.pages, stream)
+            slot = await self._room.clone(part, share.pages, stream, frozenset((anchor,)))
             if isinstance(slot, t.Short):
                 return False
             share.slot = slot
-        await part.ref.ask(c.Unlock(share.receipts))
-        share.receipts = ()
+        if share.receipts:
+            await part.ref.ask(c.Unlock(share.receipts))
+            share.receipts = ()
         return True
 
     async def fail(self, pending: PendingAcquire) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..components.messages import ROOT, Receipt
-from .parts import Part, Parts
+from .parts import Part
 
 PAGE = 4
 """Bytes of one page id."""
@@ -33,43 +33,27 @@ class Share(msgspec.Struct, eq=False):
     kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
 
 
-class LeaseRecord:
+class LeaseRecord(msgspec.Struct, eq=False):
     """One request: tokens known, the node it is anchored at, and its share of each component.
 
     `published` is the anchor's end: tokens that the tree owns. `computed` is how far the engine is
-    known to have come, `passed` what windows have moved with, `extent` how far there are pages, `full` how far the base component agreed. The
-    lease is the record from which the locks of every component can be explained.
+    known to have come, `passed` what windows have moved with, `extent` how far there are pages, `full`
+    how far the base component agreed. The lease is the record from which the locks of every
+    component can be explained.
     """
 
-    __slots__ = (
-        "anchor",
-        "computed",
-        "extent",
-        "full",
-        "generated",
-        "id",
-        "namespace",
-        "passed",
-        "priority",
-        "prompt",
-        "published",
-        "shares",
-    )
-
-    def __init__(
-        self, id: int, namespace: bytes, tokens: bytes, priority: int, parts: Parts
-    ) -> None:
-        self.id = id
-        self.namespace = namespace
-        self.prompt = tokens
-        self.generated = bytearray()
-        self.priority = priority
-        self.anchor = ROOT
-        self.published = 0
-        self.computed = self.passed = 0
-        self.extent = 0
-        self.full = 0
-        self.shares = tuple(map(Share, parts.all))
+    id: int
+    namespace: bytes
+    prompt: bytes
+    priority: int
+    shares: tuple[Share, ...]
+    anchor: int = ROOT
+    published: int = 0
+    computed: int = 0
+    passed: int = 0
+    extent: int = 0
+    full: int = 0
+    generated: bytearray = msgspec.field(default_factory=bytearray)
 
     @property
     def known(self) -> int:

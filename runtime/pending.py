@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import trio
 
 from ..actors import ReplyToken, Trace
@@ -11,7 +12,7 @@ from .leases import LeaseRecord
 from .messages import Acquire, Extend
 
 
-class PendingAcquire:
+class PendingAcquire(msgspec.Struct, eq=False):
     """An acquire on its way: what it has seen so far, and the operations it waits for.
 
     `device` and `host` are the boundaries at its first look; `searched` says that the store was asked
@@ -19,32 +20,17 @@ class PendingAcquire:
     waiting for. `started` is when it came (ns) where its `trace` is sampled.
     """
 
-    __slots__ = (
-        "device",
-        "full",
-        "host",
-        "msg",
-        "ops",
-        "record",
-        "searched",
-        "settle_for_device",
-        "started",
-        "token",
-        "trace",
-    )
-
-    def __init__(self, msg: Acquire, trace: Trace | None, started: int) -> None:
-        self.msg = msg
-        self.trace = trace
-        self.started = started
-        self.token: Any = None
-        self.record: LeaseRecord | None = None
-        self.ops: set[int] = set()
-        self.searched = False
-        self.settle_for_device = False
-        self.device = -1
-        self.host = -1
-        self.full = 0
+    msg: Acquire
+    trace: Trace | None
+    started: int
+    token: Any = None
+    record: LeaseRecord | None = None
+    ops: set[int] = msgspec.field(default_factory=set)
+    searched: bool = False
+    settle_for_device: bool = False
+    device: int = -1
+    host: int = -1
+    full: int = 0
 
 
 class RoomWaiter:

@@ -61,13 +61,15 @@ class Room:
             answer = await ref.ask(t.Allocate(want, tuple(back), self._behind(tier)))
         return answer.pages
 
-    async def clone(self, part: Part, source: bytes, stream: int) -> bytes | t.Short:
-        """Copy a state to an L1 slot of its own, evicting where none is free."""
+    async def clone(
+        self, part: Part, source: bytes, stream: int, pinned: frozenset[int] = _NONE
+    ) -> bytes | t.Short:
+        """Copy a state to an L1 slot of its own, evicting where none is free: not what is `pinned`."""
         ref = self._parts.tiers[_L1]
         clone = t.Clone(part.name, source, stream)
         answer: t.Cloned | t.Short = await ref.ask(clone)
         while isinstance(answer, t.Short):
-            back = await self._make_room(_L1, answer, _NONE)
+            back = await self._make_room(_L1, answer, pinned)
             if not back:
                 return answer
             await self._free(_L1, back)

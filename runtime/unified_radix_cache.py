@@ -24,7 +24,7 @@ from .acquiring import Acquiring
 from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
-from .leases import PAGE, TOKEN, LeaseRecord
+from .leases import PAGE, TOKEN, LeaseRecord, Share
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
@@ -109,8 +109,10 @@ class UnifiedRadixCache(Coordinator):
     def new_lease(self, msg: m.Acquire) -> LeaseRecord:
         """Register a lease; what it holds can be explained from here on."""
         self._last_lease += 1
-        record = LeaseRecord(self._last_lease, msg.namespace, msg.tokens, msg.priority, self._parts)
-        self._leases[record.id] = record
+        id = self._last_lease
+        shares = tuple(map(Share, self._parts.all))
+        record = LeaseRecord(id, msg.namespace, msg.tokens, msg.priority, shares)
+        self._leases[id] = record
         return record
 
     def _lease(self, id: int) -> LeaseRecord:
