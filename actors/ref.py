@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .actor import Actor
     from .observer import Trace
 
+_OVER = object()
+
 A_co = TypeVar("A_co", bound="Actor", covariant=True)
 
 
@@ -119,12 +121,8 @@ class Ref(Cell, Generic[A_co]):
         self.asker = outer
         system.op = self
         coroutine = self.conduct(operation, msg)
-        over = True
-        waits_for: object = None
         try:
-            for waits_for in coroutine.__await__():
-                over = False
-                break
+            waits_for = next(coroutine.__await__(), _OVER)
         except BaseException as error:
             failure = self.failed(error)
             if failure is error:
@@ -132,7 +130,7 @@ class Ref(Cell, Generic[A_co]):
             raise failure from error
         finally:
             system.op = outer
-        if not over:
+        if waits_for is not _OVER:
             return dispatch.hand_over(self, coroutine, waits_for, msg)
         answer, self.answer = self.answer, None
         if self.gate == BUSY:

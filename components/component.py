@@ -10,7 +10,7 @@ from ..spec import Tier
 from . import messages as m
 from .coverage import CoverageActor
 from .presence import Withdrawal
-from .records import PAGE, Record
+from .records import NO_KIDS, PAGE, Record
 
 
 class ComponentActor(CoverageActor):
@@ -39,12 +39,12 @@ class ComponentActor(CoverageActor):
                 record = records[node]
                 record.previous, record.stamp = record.stamp, now
             else:
-                record = records[node] = Record(node, record, start, end, now)
-            if msg.priority > record.priority:
-                record.priority = msg.priority
+                kids = [0, 0] if presence.base else NO_KIDS
+                record = records[node] = Record(node, record, start, end, now, kids=kids)
+            record.priority = max(record.priority, msg.priority)
             if end <= own or presence.snapshot:
                 continue
-            first = start if start > own else own
+            first = max(own, start)
             mine = msg.pages[(first - own) // page * PAGE : (end - own) // page * PAGE]
             payload = record.at[tier]
             if payload is not None:
@@ -55,13 +55,8 @@ class ComponentActor(CoverageActor):
                 attached.append(record)
             else:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
-        for node, slot in msg.states:
-            holder = records[node]
-            if holder.at[tier] is not None:
-                free.append(slot)
-            else:
-                presence.attach(holder, tier, slot)
-                attached.append(holder)
+        if msg.states:
+            self._adopt_states(msg, free, attached)
         receipts, low_end = msg.held, 0
         if msg.relock and not presence.snapshot:
             receipts, low_end = self._relock(msg.held, record)
@@ -75,6 +70,15 @@ class ComponentActor(CoverageActor):
             receipts,
             low_end,
         )
+
+    def _adopt_states(self, msg: m.Adopt, free: list[m.PageList], attached: list[Record]) -> None:
+        for node, slot in msg.states:
+            record = self._records[node]
+            if record.at[msg.tier] is not None:
+                free.append(slot)
+            else:
+                self._presence.attach(record, msg.tier, slot)
+                attached.append(record)
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:

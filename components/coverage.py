@@ -99,7 +99,7 @@ class CoverageActor(Leaf):
                 node -= 1
         return -1
 
-    def _usable(self, node: int, host: bool) -> bool:  # noqa: FBT001 - asked of every node
+    def _usable(self, node: int, host: bool) -> bool:
         l1, l2 = self._records[node].at
         if l1 is not None and (host or not l1.writer):
             return True
@@ -110,10 +110,10 @@ class CoverageActor(Leaf):
         presence = self._presence
         closed = presence.base and not presence.arriving[0]
         if self.component.snapshot or closed:
-            return self._usable(path[at], False)  # noqa: FBT003
+            return self._usable(path[at], False)
         for start, end in self.component.need(ends[at]):
             for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
-                if not self._usable(path[node], False):  # noqa: FBT003
+                if not self._usable(path[node], False):
                     return False
         return True
 
@@ -171,13 +171,14 @@ class CoverageActor(Leaf):
                 if payload.writer:
                     joins.append(payload.writer)
                 parts.append(
-                    pages if record.start >= first else pages[(first - record.start) // page * PAGE :]
+                    pages
+                    if record.start >= first
+                    else pages[(first - record.start) // page * PAGE :]
                 )
             record.lock += 1
             record.previous, record.stamp = record.stamp, now
             record.hits += 1
-            if priority > record.priority:
-                record.priority = priority
+            record.priority = max(record.priority, priority)
             low, record = record, record.parent
         self._presence.locked += newly // PAGE
         receipts = ((anchor.id, low.start),)

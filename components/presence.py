@@ -77,7 +77,7 @@ class Presence:
         payload = record.at[tier]
         if payload is None or payload.queued or payload.writer:
             return
-        if not (record.lock and not tier or self.base and record.kids[tier]):
+        if not ((record.lock and not tier) or (self.base and record.kids[tier])):
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:

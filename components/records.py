@@ -10,6 +10,9 @@ PAGE = 4
 """Bytes of one page id in a page list."""
 
 
+NO_KIDS = [0, 0]
+
+
 class Payload(msgspec.Struct, eq=False, gc=False):
     """Pages that one node holds on one tier.
 
@@ -27,7 +30,7 @@ class Record:
     """One node in one component: extent, locks, recency, and a payload (or None) per tier.
 
     `kids` counts, per tier, the children whose payload is held there: what makes a leaf a leaf
-    without looking for children. `stamp` and `previous` are the last two uses on the cache's logical
+    without looking for children. Only the base component counts, the others share one NO_KIDS. `stamp` and `previous` are the last two uses on the cache's logical
     clock, `born` the first, `hits` the uses. The root is its own parent, so that walks up end at it.
     """
 
@@ -46,13 +49,15 @@ class Record:
         "start",
     )
 
-    def __init__(self, id: int, parent: Record | None, start: int, end: int, now: int) -> None:
+    def __init__(
+        self, id: int, parent: Record | None, start: int, end: int, now: int, *, kids: list[int]
+    ) -> None:
         self.id = id
         self.parent = self if parent is None else parent
         self.start = start
         self.end = end
         self.at: list[Payload | None] = [None, None]
-        self.kids = [0, 0]
+        self.kids = kids
         self.lock = 0
         self.stamp = now
         self.previous = 0
@@ -69,7 +74,8 @@ class Record:
 
         A snapshot stands for this record's end and stays here, with its locks.
         """
-        upper = Record(upper_id, self.parent, self.start, at, self.born)
+        kids = NO_KIDS if self.kids is NO_KIDS else [0, 0]
+        upper = Record(upper_id, self.parent, self.start, at, self.born, kids=kids)
         upper.stamp, upper.previous = self.stamp, self.previous
         upper.hits, upper.priority = self.hits, self.priority
         self.parent = upper
@@ -84,10 +90,11 @@ class Record:
                 head.readers = payload.readers
                 payload.pages = payload.pages[cut:]
                 upper.at[tier] = head
-                upper.kids[tier] = 1
+                if kids is not NO_KIDS:
+                    kids[tier] = 1
         return upper
 
 
 def root_record() -> Record:
     """Make the record that stands above every namespace: empty, held by nobody, never evicted."""
-    return Record(ROOT, None, 0, 0, 0)
+    return Record(ROOT, None, 0, 0, 0, kids=[0, 0])

@@ -25,7 +25,6 @@ from .splitting import Splitter
 from .storing import Storing
 from .transfers import Transfers
 
-
 _Missing = list[tuple[Part, tuple[tuple[int, int], ...]]]
 
 

@@ -16,7 +16,6 @@ from .parts import Part, Parts
 from .pending import RoomWaiter
 from .room import Room
 
-
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 

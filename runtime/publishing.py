@@ -24,7 +24,6 @@ from .parts import Part, Parts
 from .room import Room
 from .splitting import Splitter
 
-
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 
@@ -134,16 +133,12 @@ class Publishing:
         free: list[tuple[Part, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
-            part, own, states = share.part, share.own_start, ()
-            if part.snapshot:
-                pages = b""
-                if share.kept:
-                    states = self._states(share, nodes, ends)
-            else:
-                pages = self._handed(share, upto)
-                if not part.base:
-                    # The table begins where the locks do: what lies before is the tree's to evict.
-                    share.start = max(share.start, part.rule.keep_from(upto))
+            part, own = share.part, share.own_start
+            pages = b"" if part.snapshot else self._handed(share, upto)
+            states = self._states(share, nodes, ends) if share.kept else ()
+            if not (part.snapshot or part.base):
+                # The table begins where the locks do: what lies before is the tree's to evict.
+                share.start = max(share.start, part.rule.keep_from(upto))
             starts.append(share.start)
             adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(
@@ -156,7 +151,7 @@ class Publishing:
                     pages,
                     states,
                     share.receipts,
-                    True,  # noqa: FBT003 - by position, as all fields here: keywords cost in a hot path
+                    True,
                     now,
                     priority,
                 )
@@ -165,7 +160,7 @@ class Publishing:
             if adopted.free:
                 free.append((part, adopted.free, 0))
             for at, mine in adopted.patches:
-                patches.append((part.index, at, mine))  # noqa: PERF401 - most often there are none
+                patches.append((part.index, at, mine))
             if self._backs_up:
                 attached.update(dict.fromkeys(adopted.attached))
         if free:

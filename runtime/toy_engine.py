@@ -16,8 +16,8 @@ from ..spec import ModelSpec, Namespace, PagedSpec
 from .cache import Cache
 from .fingerprints import Fingerprints, Hashes, Pages, Raw
 from .lease import Lease
-from .presets import snapshot_grid
 from .messages import HitTokens
+from .presets import snapshot_grid
 from .workloads import Turn
 
 CHUNK = 2048

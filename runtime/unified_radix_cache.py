@@ -289,10 +289,12 @@ class UnifiedRadixCache(Coordinator):
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
-            if part.snapshot:
-                free += [(part, slot, 0) for slot in (share.slot, *[s for _, s in share.kept]) if slot]
-            elif share.own:
+            if share.own:
                 free.append((part, bytes(share.own), 0))
+            if share.slot:
+                free.append((part, share.slot, 0))
+            if share.kept:
+                free += [(part, slot, 0) for _, slot in share.kept]
         if free:
             await self._room.give_back(Tier.L1, free)
 

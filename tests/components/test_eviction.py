@@ -13,7 +13,7 @@ from banyankv.components.eviction import EvictionIndex
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
 from banyankv.components.policies import POLICIES, EvictionView, eviction_key
-from banyankv.components.records import Payload, Record
+from banyankv.components.records import NO_KIDS, Payload, Record
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import ConfigError
 from banyankv.spec import Tier
@@ -222,7 +222,7 @@ class Churn:
 
     def add(self) -> None:
         self.now += 1
-        record = Record(self.now, None, 0, 1, self.now)
+        record = Record(self.now, None, 0, 1, self.now, kids=NO_KIDS)
         record.at[Tier.L1] = payload = Payload(b"")
         self.live[self.now] = record
         self.index.add(record, payload)
