@@ -1,7 +1,4 @@
-"""`batch`: one scheduler step with 256 requests, acquired one by one.
-
-There is no batch form yet; when there is, it is measured here beside this.
-"""
+"""`batch`: one scheduler step with 256 requests, acquired one by one and by the batch form."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from .bench import Bench
 from .floors import BarePath, cut
 from .forest import SHORT_EDGE, Forest
 from .pace import Figures, plain_us
+from .results import Case
 
 PAGE = 16
 MODELS = ("FULL", "FULL+SWA+MAMBA")
@@ -33,17 +31,30 @@ async def measure(bench: Bench) -> None:
             prompts = [prefix + forest.fresh(NEW_TOKENS) for _ in range(requests)]
             samples = await bench.interleave(
                 {
-                    "ours": partial(_step, cache, prompts),
+                    "batch": partial(_batch, cache, prompts),
+                    "one by one": partial(_step, cache, prompts),
                     "floor": partial(_floor, BarePath(cut(prefix, SHORT_EDGE), PAGE), prompts),
                 }
             )
-        bench.compare({"model": model, "requests": requests}, samples, "ours", "floor")
-    bench.note("the batch form does not exist yet: requests are acquired one by one")
+        case: Case = {"model": model, "requests": requests}
+        for name in ("batch", "one by one"):
+            bench.compare(case | {"by": name}, samples, name, "floor")
+        ratio = samples.ratio("µs", "batch", "one by one")
+        bench.row(case | {"by": "batch"}, "÷ one by one", "×", ratio)
 
 
 async def _step(cache: Cache, prompts: list[bytes]) -> Figures:
     started = time.perf_counter_ns()
     leases = [await cache.acquire(prompt) for prompt in prompts]
+    lasted = time.perf_counter_ns() - started
+    for lease in leases:
+        await lease.release()
+    return {"µs": lasted / 1e3}
+
+
+async def _batch(cache: Cache, prompts: list[bytes]) -> Figures:
+    started = time.perf_counter_ns()
+    leases = await cache.acquire_batch(prompts)
     lasted = time.perf_counter_ns() - started
     for lease in leases:
         await lease.release()

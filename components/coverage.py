@@ -59,6 +59,11 @@ class CoverageActor(Leaf):
             return m.Claimed(end, m.Locked((), end, end, payload.pages))
         return m.Claimed(end, self._lock(anchor, now, priority))
 
+    @handles(m.ClaimMany)
+    def claim_many(self, msg: m.ClaimMany) -> tuple[m.Claimed, ...]:
+        """Make many claims."""
+        return tuple([self.claim(claim) for claim in msg.claims])
+
     def _deepest(self, msg: m.Reach) -> tuple[int, int]:
         """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""
         path, host, presence = msg.path, msg.host, self._presence

@@ -44,6 +44,12 @@ class Walked(Message, frozen=True):
     partial: bool
 
 
+class WalkMany(Message, frozen=True):
+    """Do all of these, and answer a tuple of Walked in their order."""
+
+    walks: tuple[Walk, ...]
+
+
 class Insert(Message, frozen=True):
     """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising).
 
@@ -214,6 +220,12 @@ class Claimed(Message, frozen=True):
 
     boundary: int
     lock: Locked | None = None
+
+
+class ClaimMany(Message, frozen=True):
+    """Make all of these claims, in order, and answer a tuple of Claimed in theirs."""
+
+    claims: tuple[Claim, ...]
 
 
 class Table(Message, frozen=True):

@@ -105,6 +105,11 @@ class UnifiedTreeCore(Leaf):
             break
         return m.Walked(tuple(path), tuple(ends), partial=False)
 
+    @handles(m.WalkMany)
+    def walk_many(self, msg: m.WalkMany) -> tuple[m.Walked, ...]:
+        """Follow many keys."""
+        return tuple([self.walk(walk) for walk in msg.walks])
+
     def _common(self, edge: bytes, key: bytes, at: int, size: int) -> int:
         """Count the bytes on which `edge` and `key[at:size]` agree, floored to pages."""
         page = self._page

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..actors import ReplyToken
 from ..components import messages as c
+from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
@@ -90,7 +91,7 @@ class Acquiring:
                 pending.ops = {await self._storing.find(pending, boundary, record.full)}
                 return None
             if not (missing or joins):
-                acquired = await self._finish(pending, record)
+                acquired = await self.finish(pending, record)
                 if acquired is not None:
                     return acquired
             elif await self._slots(record):
@@ -111,6 +112,13 @@ class Acquiring:
             # No slot for the copy of a state: the next shallower boundary, at last 0.
             await self._book.give_back(record)
             limit = boundary - parts.page
+
+    async def at_once(self, msg: m.Acquire) -> m.Acquired:
+        """Lease what L1 has now, for a message that does not `wait`."""
+        acquired = await self.attempt(PendingAcquire(msg, None, 0))
+        if acquired is None:
+            raise IntegrityError("an acquire that does not wait has waited")
+        return acquired
 
     async def _claim(
         self, record: LeaseRecord, walked: c.Walked, *, host: bool, limit: int | None
@@ -204,9 +212,9 @@ class Acquiring:
                 if table.missing or table.joins:
                     return None
                 share.start, share.pages = table.start, table.pages
-        return await self._finish(pending, record)
+        return await self.finish(pending, record)
 
-    async def _finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
+    async def finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
         """Answer the page tables, with states copied and unlocked; None: no slot for a copy."""
         length, stream = record.published, pending.msg.stream
         starts: list[int] = []
@@ -215,7 +223,7 @@ class Acquiring:
             starts.append(share.start)
             if not share.part.snapshot:
                 pages.append(share.pages)
-            elif not length or await self._copy(share, record.anchor, stream):
+            elif not share.pages or await self._copy(share, record.anchor, stream):
                 pages.append(share.slot)
             else:
                 return None

@@ -185,6 +185,39 @@ class Cache:
         request.leased()
         return Lease(self, acquired, count, request)
 
+    async def acquire_batch(
+        self,
+        prompts: Sequence[Tokens],
+        *,
+        namespace: Namespace | None = None,
+        priority: int = 0,
+        stream: int | None = None,
+    ) -> list[Lease]:
+        """Lease for every prompt of a scheduler step what L1 has of it now, in their order.
+
+        One message to the tree and one to each component serve all of them. As `try_acquire`, it
+        brings nothing up from lower tiers: `acquire` what `peek` says is there. Cancelled, or refused
+        for one prompt, it takes nothing for any.
+        """
+        requests = tuple(
+            [self._acquire(each, namespace, priority, stream, wait=False) for each in prompts]
+        )
+        if not requests:
+            return []
+        traced = [Request(self._telemetry, None, len(r.tokens) // TOKEN) for r in requests]
+        msg = m.AcquireBatch(requests, tuple([request.trace for request in traced]))
+        try:
+            leased: tuple[m.Acquired, ...] = await self.ask(msg)
+        except BaseException as error:
+            for request in traced:
+                request.failed(error)
+            raise
+        leases: list[Lease] = []
+        for acquired, asked, request in zip(leased, requests, traced, strict=True):
+            request.leased()
+            leases.append(Lease(self, acquired, len(asked.tokens) // TOKEN, request))
+        return leases
+
     def _acquire(
         self,
         tokens: Tokens,

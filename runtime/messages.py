@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..actors import Trace
 from ..spec import Tier
 from ..tiers.messages import Move, StoreItem
 
@@ -31,6 +32,16 @@ class Acquire(Message, frozen=True):
     priority: int = 0
     wait: bool = True
     stream: int = 0
+
+
+class AcquireBatch(Message, frozen=True):
+    """Lease for each request what L1 has now; none of them may `wait`. Answers a tuple of Acquired.
+
+    `traces` are those of the requests, None where one is not sampled.
+    """
+
+    requests: tuple[Acquire, ...]
+    traces: tuple[Trace | None, ...]
 
 
 class HitTokens(Message, frozen=True):

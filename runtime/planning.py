@@ -48,10 +48,13 @@ class Planner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
+    def walk_of(self, namespace: bytes, tokens: bytes) -> c.Walk:
+        """Ask for what of a prompt may be reused."""
+        return c.Walk(namespace, tokens, c.ROOT, reusable_tokens(tokens, self._parts.page) * TOKEN)
+
     async def walk(self, namespace: bytes, tokens: bytes) -> c.Walked:
         """Follow what of a prompt may be reused."""
-        size = reusable_tokens(tokens, self._parts.page) * TOKEN
-        walked: c.Walked = await self._parts.tree.ask(c.Walk(namespace, tokens, c.ROOT, size))
+        walked: c.Walked = await self._parts.tree.ask(self.walk_of(namespace, tokens))
         return walked
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from ..actors import Coordinator, ReplyToken, handles
+from ..actors import Coordinator, ReplyToken, Trace, handles
 from ..components import messages as c
 from ..errors import ConfigError, NoCapacity, StaleLease
 from ..spec import Tier
@@ -21,6 +21,7 @@ from ..tiers import messages as t
 from ..tiers.fences import Fences
 from . import messages as m
 from .acquiring import Acquiring
+from .batching import Batching
 from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
@@ -90,6 +91,7 @@ class UnifiedRadixCache(Coordinator):
             storing=self._storing,
             book=self,
         )
+        self._batching = Batching(parts, self._room, self._planner, self._acquiring, self)
         self._publishing = Publishing(parts, self._room, self._splitter)
         self._extending = Extending(parts, self._room, self._leases)
         self._woken = False
@@ -131,19 +133,32 @@ class UnifiedRadixCache(Coordinator):
             pending.token = self.defer()
             self._acquiring.waiting[pending.token] = pending
             return None
-        self._acquired(pending, acquired)
+        self._acquired(msg, acquired, pending.trace, pending.started)
         if self._parts.l2 is not None:
             self._wake()
         return acquired
 
-    def _acquired(self, pending: PendingAcquire, acquired: m.Acquired) -> None:
-        self._counters.acquired(pending.msg, acquired)
-        if pending.started:
+    @handles(m.AcquireBatch)
+    async def acquire_batch(self, msg: m.AcquireBatch) -> tuple[m.Acquired, ...]:
+        """Lease for each request of a scheduler step what L1 has now."""
+        started = self._report.now()
+        leased = await self._batching.acquire(msg)
+        for request, acquired, trace in zip(msg.requests, leased, msg.traces, strict=True):
+            self._acquired(request, acquired, trace, started)
+        if self._parts.l2 is not None:
+            self._wake()
+        return leased
+
+    def _acquired(
+        self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
+    ) -> None:
+        self._counters.acquired(msg, acquired)
+        if trace is not None:
             self._report.done(
                 AcquireDone,
-                pending.started,
-                pending.trace,
-                tokens=len(pending.msg.tokens) // TOKEN,
+                started,
+                trace,
+                tokens=len(msg.tokens) // TOKEN,
                 length=acquired.length,
                 l1_tokens=acquired.hit.l1,
                 l2_tokens=acquired.hit.l2,
@@ -158,7 +173,7 @@ class UnifiedRadixCache(Coordinator):
             acquired = await self._acquiring.attempt(pending)
             if acquired is not None:
                 del self._acquiring.waiting[pending.token]
-                self._acquired(pending, acquired)
+                self._acquired(pending.msg, acquired, pending.trace, pending.started)
                 pending.token.reply(acquired)
 
     @handles(m.Extend)
@@ -309,6 +324,9 @@ class UnifiedRadixCache(Coordinator):
         """Take back what an answer that found nobody has given."""
         if isinstance(result, m.Acquired):
             self._unclaimed.append(m.Release(result.lease))
+            self._give_up_soon()
+        elif isinstance(msg, m.AcquireBatch):
+            self._unclaimed += [m.Release(acquired.lease) for acquired in result]
             self._give_up_soon()
         elif isinstance(result, m.Extended):
             self._unclaimed.append(m.Trim(msg.lease, msg.count))
