@@ -1,0 +1,156 @@
+"""Drive a Hugging Face Transformers decoder with a prefix cache.
+
+A turn, with `layout = describe(model)` and a cache opened on `layout.spec`:
+
+    engine = TransformersEngine(model, cache, layout)
+    async with await engine.start(prompt) as sequence:
+        while not await sequence.prefill():
+            pass
+        for _ in range(100):
+            await sequence.push(sequence.argmax())
+            await engine.step([sequence])
+        await sequence.finish()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as Several
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+import trio
+from transformers import PreTrainedModel
+
+from ..errors import ConfigError
+from ..spec import Namespace
+from .layout import CacheLayout, describe
+from .leased_cache import LeasedCache
+from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from ..runtime.cache import Cache
+    from ..runtime.lease import Lease
+
+__all__ = ["CacheLayout", "LeasedCache", "Sequence", "TransformersEngine", "describe"]
+
+T = TypeVar("T")
+
+
+class TransformersEngine:
+    """Run requests on one model with one cache, whose L1 is on the model's device.
+
+    `chunk` is the most tokens of one forward, `spacing` the distance in tokens of extra places where
+    states and windows are kept (0: only where prompts and turns end and where others forked off).
+    With `threaded`, forwards run on a worker thread, one at a time, and the caller's other tasks go on
+    meanwhile; a forward that has begun is not interrupted by cancellation.
+
+    Raises ConfigError where cache and model do not belong together.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: Cache,
+        layout: CacheLayout,
+        *,
+        chunk: int = 256,
+        spacing: int = 0,
+        threaded: bool = False,
+    ) -> None:
+        if cache.config.model != layout.spec:
+            raise ConfigError(
+                f"the cache is one of {cache.config.model.name!r}, the layout of {layout.spec.name!r}"
+            )
+        if cache.pools.device != model.device:
+            raise ConfigError(f"L1 is on {cache.pools.device}, the model on {model.device}")
+        if chunk < 1 or spacing < 0:
+            raise ConfigError("chunk must be at least 1 and spacing not negative, in tokens")
+        self.model = model
+        self.cache = cache
+        self.layout = layout
+        self.page_size = layout.spec.page_size
+        self.chunk = chunk
+        self.spacing = spacing
+        self._limiter = trio.CapacityLimiter(1) if threaded else None
+
+    async def start(
+        self,
+        tokens: Several[int],
+        *,
+        keep: Iterable[int] = (),
+        namespace: Namespace | None = None,
+        session: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Sequence:
+        """Lease the longest reusable prefix of a prompt and restore it into a new cache object.
+
+        `keep` names positions in tokens where others are expected to fork off, such as the end of a
+        system prompt. The other arguments and errors are those of `Cache.acquire`.
+        """
+        prompt = list(tokens)
+        lease = await self.cache.acquire(
+            prompt, namespace=namespace, session=session, priority=priority, deadline=deadline
+        )
+        try:
+            kv = await self._run(lambda: self.restore(lease))
+            return Sequence(self, lease, kv, prompt, keep)
+        except BaseException:
+            await lease.release()
+            raise
+
+    def restore(self, lease: Lease) -> LeasedCache:
+        """Make the model's cache object as it was at `lease.length`; copies each page once."""
+        with torch.inference_mode():
+            return LeasedCache(self.model, self.cache.pools, self.layout, lease)
+
+    async def step(self, sequences: Collection[Sequence]) -> None:
+        """Compute the token that was pushed to each of the sequences; renews their `logits`.
+
+        Sequences are computed one by one, so a batch gives exactly what each alone would give.
+        """
+        for sequence in sequences:
+            await self.compute(sequence, len(sequence.tokens))
+
+    async def generate(self, sequence: Sequence, count: int) -> list[int]:
+        """Prefill what is missing and answer `count` greedily chosen tokens; ends the turn.
+
+        The last token is chosen but not computed, so it is not part of what is published.
+        """
+        while not await sequence.prefill():
+            pass
+        answer = [sequence.argmax()]
+        while len(answer) < count:
+            await sequence.push(answer[-1])
+            await self.step([sequence])
+            answer.append(sequence.argmax())
+        await sequence.finish()
+        return answer
+
+    async def compute(self, sequence: Sequence, end: int) -> None:
+        """Run the model over a sequence's tokens up to `end`, for which the lease has room."""
+        start = sequence.position
+        if start < end:
+            logits = await self._run(lambda: self._forward(sequence, start, end))
+            sequence.computed(end, logits)
+
+    def _forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+        with torch.inference_mode():
+            sequence.kv.attend(start, end)
+            device = self.model.device
+            output = self.model(
+                input_ids=torch.tensor([sequence.tokens[start:end]], device=device),
+                # Some families number positions from 0 where they are not told (Bamba).
+                position_ids=torch.arange(start, end, device=device).unsqueeze(0),
+                cache=sequence.kv,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            logits: torch.Tensor = output.logits[0, -1]
+            return logits
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._limiter is None:
+            return work()
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)
