@@ -6,7 +6,8 @@
     LinearAttentionAnd(Full|SlidingWindow)…Layer    MAMBA, and FULL or SWA
     DummyLayer, layers that borrow another's KV     nothing
 
-Kinds come from the model's own `DynamicCache(config=…)`, shapes and dtypes from a forward of one
+Chunked attention (Llama 4) keeps its last tokens as a window does and is treated as one: a little more
+than its chunk needs, and exact. Kinds come from the model's own `DynamicCache(config=…)`, shapes and dtypes from a forward of one
 token: configurations name the same extents differently in every family, cache objects do not.
 """
 

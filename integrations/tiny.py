@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from ..errors import ConfigError
 
 WINDOW = 16
-"""The sliding window of the tiny models, in tokens, the current one included."""
+"""The sliding window (Llama 4: chunk) of the tiny models in tokens, the current one included."""
 
 _NOISE = 0.02
 
@@ -123,6 +123,20 @@ FAMILIES: dict[str, Family] = {
             "intermediate_size": 64,
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
+        },
+    ),
+    "llama4": Family(
+        "llama4_text",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["chunked_attention", _FULL, "chunked_attention", _FULL],
+            "no_rope_layers": [1, 0, 1, 0],
+            "attention_chunk_size": WINDOW,
+            "head_dim": 16,
+            "intermediate_size": 64,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "interleave_moe_layer_step": 2,
         },
     ),
     "qwen3-next": Family(
