@@ -103,6 +103,13 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     stepwise: bool
 
+    def keeps(self, layer: int) -> str:
+        """Name what a cache layer holds: "full", "swa", "mamba", two of them, or "nothing"."""
+        names = [kv.component for kv in self.kv if kv.layer == layer]
+        if any(state.layer == layer for state in self.states):
+            names.append(MAMBA)
+        return "+".join(names) or "nothing"
+
 
 def describe(
     model: PreTrainedModel, *, page_size: int = 16, name: str | None = None

@@ -37,10 +37,13 @@ Cuts = list[int]
 
 
 class LayerDifference(msgspec.Struct, frozen=True):
-    """The largest absolute differences at one layer: of what was restored, and of its output."""
+    """The largest absolute differences at one layer: of what was restored, and of its output.
+
+    `keeps` names the components that the layer's cache belongs to.
+    """
 
     layer: int
-    kind: str
+    keeps: str
     restored: float
     output: float
 
@@ -150,14 +153,14 @@ async def _compare(
     layers = tuple(
         LayerDifference(
             index,
-            type(layer).__name__,
+            engine.layout.keeps(index),
             max(
                 (_difference(*pair) for pair in zip(warm[index], cold[index], strict=True)),
                 default=0.0,
             ),
             _difference(warm_outputs[index], cold_outputs[index]),
         )
-        for index, layer in enumerate(sequence.kv.layers)
+        for index in range(len(warm))
     )
     return TierReport(
         tier.name, boundary, len(prompt), layers, _difference(warm_logits, cold_logits)

@@ -79,14 +79,14 @@ def verify_layers(
 def _table(reports: list[TierReport], atol: float) -> Table:
     some = reports[0]
     table = Table(
-        "layer", "cache", title=f"{some.boundary} of {some.tokens} tokens restored, off by at most"
+        "layer", "keeps", title=f"{some.boundary} of {some.tokens} tokens restored, off by at most"
     )
     for report in reports:
-        table.add_column(f"{report.tier}: restored", justify="right")
-        table.add_column("output", justify="right")
+        table.add_column(f"{report.tier}\nrestored", justify="right", no_wrap=True)
+        table.add_column(f"{report.tier}\noutput", justify="right", no_wrap=True)
     for layers in zip(*(report.layers for report in reports), strict=True):
         figures = [_figure(d, atol) for layer in layers for d in (layer.restored, layer.output)]
-        table.add_row(str(layers[0].layer), layers[0].kind, *figures)
+        table.add_row(str(layers[0].layer), layers[0].keeps, *figures)
     ends = [cell for report in reports for cell in ("", _figure(report.logits, atol))]
     table.add_row("logits", "", *ends)
     return table
@@ -102,7 +102,7 @@ def _verdict(report: TierReport, atol: float) -> str:
     first = report.first(atol)
     if first is not None:
         return (
-            f"{report.tier}: layer {first.layer} ({first.kind}) is the first that differs: "
+            f"{report.tier}: layer {first.layer} ({first.keeps}) is the first that differs: "
             f"restored off by {first.restored:.3g}, output off by {first.output:.3g}"
         )
     if not report.logits <= atol:
