@@ -241,7 +241,7 @@ def _paged(kind: str, component: str, members: list[_Member]) -> tuple[PagedSpec
 def _window(kind: str, members: list[_Member]) -> int:
     windows = {
         member.layer.sliding_window: member.index
-        for member in members
+        for member in reversed(members)
         if isinstance(member.layer, DynamicSlidingWindowLayer)
     }
     if len(windows) > 1:

@@ -121,6 +121,8 @@ class Sequence:
 
         Raises NoCapacity where there is no room within `deadline` seconds; nothing has changed then.
         """
+        if not self.ready:
+            raise ConfigError("compute the prompt first: prefill until it answers True")
         if self.position < len(self.tokens):
             raise ConfigError("compute what was pushed before pushing more")
         await self.lease.extend(1, deadline=deadline)

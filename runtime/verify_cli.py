@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import trio
 from cyclopts import Parameter
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -79,8 +80,11 @@ def verify_layers(
 def _table(reports: list[TierReport], atol: float) -> Table:
     some = reports[0]
     table = Table(
-        "layer", "keeps", title=f"{some.boundary} of {some.tokens} tokens restored, off by at most"
+        title=f"{some.boundary} of {some.tokens} tokens restored, off by at most",
+        box=box.SIMPLE_HEAD,
     )
+    table.add_column("layer")
+    table.add_column("keeps", no_wrap=True)
     for report in reports:
         table.add_column(f"{report.tier}\nrestored", justify="right", no_wrap=True)
         table.add_column(f"{report.tier}\noutput", justify="right", no_wrap=True)
