@@ -155,7 +155,12 @@ class LeasedCache(DynamicCache):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values into their pages, then do what a `DynamicCache` does."""
-        kv = self._where[layer_idx]
+        self.capture(key_states, value_states, layer_idx)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def capture(self, key_states: torch.Tensor, value_states: torch.Tensor, layer: int) -> None:
+        """Write new keys and values [1, heads, tokens, width] of one layer into their pages."""
+        kv = self._where[layer]
         rows, pool = self._rows[kv.component], self._paged[kv.component][kv.part]
         keys, values = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
         if self._tensors[kv.component] == 2:
@@ -165,7 +170,6 @@ class LeasedCache(DynamicCache):
             width = self._layout.split[kv.component]
             pool[..., :width].index_copy_(0, rows, keys)
             pool[..., width:].index_copy_(0, rows, values)
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     # -- states ---------------------------------------------------------------------------------------
 
