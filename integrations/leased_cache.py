@@ -45,7 +45,7 @@ class LeasedCache(DynamicCache):
         self._page = layout.spec.page_size
         self._device = pools.device
         self._where = {kv.layer: kv for kv in layout.kv}
-        self._rows: dict[str, torch.Tensor] = {}
+        self._rows: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._paged: dict[str, list[torch.Tensor]] = {}
         self._tensors: dict[str, int] = {}
         for component in layout.spec.components:
@@ -138,13 +138,18 @@ class LeasedCache(DynamicCache):
         """Prepare for a forward over the tokens [start, end): find the rows of their pages."""
         if not self._bound:
             self._bind(known=False)
-        positions = np.arange(start, end)
         page = self._page
         for name, tensors in self._tensors.items():
-            table = np.asarray(self._lease.pages(name))
-            own = table[positions // page - self._lease.start(name) // page].astype(np.int64)
-            rows = own * (tensors * page) + positions % page
-            self._rows[name] = torch.from_numpy(rows).to(self._device)
+            table, first = self._lease.pages(name), self._lease.start(name) // page
+            if end - start == 1:
+                row = table[start // page - first] * (tensors * page) + start % page
+                rows = torch.tensor([row], device=self._device)
+            else:
+                positions = np.arange(start, end)
+                own = np.asarray(table)[positions // page - first].astype(np.int64)
+                found = own * (tensors * page) + positions % page
+                rows = torch.from_numpy(found).to(self._device)
+            self._rows[name] = (rows, rows + page)
 
     def update(
         self,
@@ -161,11 +166,12 @@ class LeasedCache(DynamicCache):
     def capture(self, key_states: torch.Tensor, value_states: torch.Tensor, layer: int) -> None:
         """Write new keys and values [1, heads, tokens, width] of one layer into their pages."""
         kv = self._where[layer]
-        rows, pool = self._rows[kv.component], self._paged[kv.component][kv.part]
+        pool = self._paged[kv.component][kv.part]
+        rows, behind = self._rows[kv.component]
         keys, values = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
         if self._tensors[kv.component] == 2:
             pool.index_copy_(0, rows, keys)
-            pool.index_copy_(0, rows + self._page, values)
+            pool.index_copy_(0, behind, values)
         else:
             width = self._layout.split[kv.component]
             pool[..., :width].index_copy_(0, rows, keys)
