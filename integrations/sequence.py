@@ -100,10 +100,6 @@ class Sequence:
         if end > self.lease.extent:
             await self.lease.extend(end - self.lease.extent, deadline=deadline)
         await self._engine.compute(self, end)
-        if end in self._marks:
-            if self._engine.layout.states:
-                await self.lease.snapshot(MAMBA, at=end)
-            await self.lease.publish(end)
         return self.ready
 
     def _next_cut(self, limit: int) -> int:
@@ -132,13 +128,23 @@ class Sequence:
         self.lease.append([token])
         self.tokens.append(token)
 
-    def computed(self, end: int, logits: torch.Tensor) -> None:
+    async def computed(self, end: int, logits: torch.Tensor) -> None:
         """Note that the tokens up to `end` have been computed (the engine says so)."""
+        engine = self._engine
+        answering = self.position >= self.prompt
         self.position = end
         if end >= self.prompt:
             self.logits = logits
-        if end > self.prompt and end % self._engine.page_size == 0 and self._engine.layout.states:
+        if end in self._marks or (answering and engine.spacing and end % engine.spacing == 0):
+            await self._keep(end)
+        elif answering and end % engine.page_size == 0 and engine.layout.states:
             self._turn_end, self._turn_state = end, self.kv.save_state()
+
+    async def _keep(self, mark: int) -> None:
+        """Let others come back here: to the state as it is, and to the windows behind it."""
+        if self._engine.layout.states:
+            await self.lease.snapshot(MAMBA, at=mark)
+        await self.lease.publish(mark)
 
     async def finish(self) -> None:
         """End the turn: publish all whole pages, with the state at the last page boundary.

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from ..errors import ConfigError
 from ..spec import Namespace
+from ..tiers.keys import chunk_tokens
 from .layout import CacheLayout, describe
 from .leased_cache import LeasedCache
 from .sequence import Sequence
@@ -40,8 +41,11 @@ T = TypeVar("T")
 class TransformersEngine:
     """Run requests on one model with one cache, whose L1 is on the model's device.
 
-    `chunk` is the most tokens of one forward, `spacing` the distance in tokens of extra places where
-    states and windows are kept (0: only where prompts and turns end and where others forked off).
+    `chunk` is the most tokens of one forward, `spacing` the distance in tokens, rounded up to a page,
+    of extra places where states and windows are kept, in prompts and in answers. 0 means none: only
+    where prompts and turns end and where others forked off. By default it is the length of a chunk of
+    the store where the cache was configured with one, because a store keeps states at chunks' ends
+    only, and 0 where not.
     With `threaded`, forwards run on a worker thread, one at a time, and the caller's other tasks go on
     meanwhile; a forward that has begun is not interrupted by cancellation.
 
@@ -55,7 +59,7 @@ class TransformersEngine:
         layout: CacheLayout,
         *,
         chunk: int = 256,
-        spacing: int = 0,
+        spacing: int | None = None,
         threaded: bool = False,
     ) -> None:
         if cache.config.model != layout.spec:
@@ -64,6 +68,8 @@ class TransformersEngine:
             )
         if cache.pools.device != model.device:
             raise ConfigError(f"L1 is on {cache.pools.device}, the model on {model.device}")
+        if spacing is None:
+            spacing = chunk_tokens(layout.spec.page_size) if cache.config.store else 0
         if chunk < 1 or spacing < 0:
             raise ConfigError("chunk must be at least 1 and spacing not negative, in tokens")
         self.model = model
@@ -71,7 +77,7 @@ class TransformersEngine:
         self.layout = layout
         self.page_size = layout.spec.page_size
         self.chunk = chunk
-        self.spacing = spacing
+        self.spacing = -(-spacing // self.page_size) * self.page_size
         self._limiter = trio.CapacityLimiter(1) if threaded else None
 
     async def start(
@@ -132,10 +138,11 @@ class TransformersEngine:
         """Run the model over a sequence's tokens up to `end`, for which the lease has room."""
         start = sequence.position
         if start < end:
-            logits = await self._run(lambda: self._forward(sequence, start, end))
-            sequence.computed(end, logits)
+            logits = await self._run(lambda: self.forward(sequence, start, end))
+            await sequence.computed(end, logits)
 
-    def _forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+    def forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+        """Run the model over [start, end) and answer the last token's logits; no awaiting, any thread."""
         with torch.inference_mode():
             sequence.kv.attend(start, end)
             device = self.model.device
