@@ -128,23 +128,22 @@ class Sequence:
         self.lease.append([token])
         self.tokens.append(token)
 
-    async def computed(self, end: int, logits: torch.Tensor) -> None:
-        """Note that the tokens up to `end` have been computed (the engine says so)."""
-        engine = self._engine
+    def note(self, end: int, logits: torch.Tensor) -> None:
+        """Take down that the tokens up to `end` have been computed: for the engine, before `keep`."""
         answering = self.position >= self.prompt
         self.position = end
         if end >= self.prompt:
             self.logits = logits
-        if end in self._marks or (answering and engine.spacing and end % engine.spacing == 0):
-            await self._keep(end)
-        elif answering and end % engine.page_size == 0 and engine.layout.states:
+        if answering and end % self._engine.page_size == 0 and self._engine.layout.states:
             self._turn_end, self._turn_state = end, self.kv.save_state()
 
-    async def _keep(self, mark: int) -> None:
-        """Let others come back here: to the state as it is, and to the windows behind it."""
-        if self._engine.layout.states:
-            await self.lease.snapshot(MAMBA, at=mark)
-        await self.lease.publish(mark)
+    async def keep(self) -> None:
+        """Let others come back to where the sequence stands, if that is a mark: for the engine."""
+        at, spacing = self.position, self._engine.spacing
+        if at in self._marks or (at > self.prompt and spacing and at % spacing == 0):
+            if self._engine.layout.states:
+                await self.lease.snapshot(MAMBA, at=at)
+            await self.lease.publish(at)
 
     async def finish(self) -> None:
         """End the turn: publish all whole pages, with the state at the last page boundary.

@@ -175,6 +175,27 @@ async def test_cancelled_while_a_forward_runs_on_a_thread(monkeypatch):
         assert (await engine.cache.stats()).leases == 0
 
 
+async def test_a_forward_that_fails_half_way():
+    """Layers have updated some states in place: the sequence is refused, what it published stays."""
+    prompt = tokens(1, 60)
+
+    def fail(*_):
+        raise ArithmeticError("half-way")
+
+    async with engine_of("lara-mini") as engine:
+        async with await engine.start(prompt, keep=[32]) as sequence:
+            await sequence.prefill(32)
+            hook = engine.model.model.layers[3].register_forward_hook(fail)
+            with pytest.raises(ArithmeticError):
+                await sequence.prefill()
+            hook.remove()
+            with pytest.raises(ConfigError, match="failed half-way"):
+                await sequence.prefill()
+        async with await engine.start(prompt) as sequence:
+            assert sequence.lease.length == 32
+            assert same(await through(sequence), cold("lara-mini", prompt))
+
+
 async def test_a_failed_restore_gives_the_lease_back(monkeypatch):
     async with engine_of("lara-mini") as engine:
         monkeypatch.setattr(engine, "restore", lambda lease: 1 / 0)
