@@ -32,6 +32,7 @@ from .presets import capacities, load_model
 from .progress import show_progress
 from .replay import Replay
 from .report import ReplayResult
+from .verify_cli import verify_layers
 from .workloads import Workload, open_workload
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
@@ -49,6 +50,7 @@ app = App(
     version=importlib.metadata.version("banyankv"),
 )
 app.command(bench)
+app.command(verify_layers)
 _ROOM = Group("Room", sort_key=1)
 _RUN = Group("Run", sort_key=2)
 _RESULTS = Group("Results", sort_key=3)

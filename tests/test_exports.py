@@ -33,8 +33,8 @@ def test_every_public_name_is_ours_and_documented():
 
 
 def test_modules_at_the_top_are_the_rooms_and_the_two_shared_files():
-    # benchmarks are there once another test of this process has imported them
-    rooms = {"actors", "benchmarks", "components", "runtime", "telemetry", "tiers"}
+    # benchmarks and integrations are there once another test of this process has imported them
+    rooms = {"actors", "benchmarks", "components", "integrations", "runtime", "telemetry", "tiers"}
     modules = {
         name for name, value in vars(banyankv).items() if isinstance(value, types.ModuleType)
     }
@@ -44,7 +44,7 @@ def test_modules_at_the_top_are_the_rooms_and_the_two_shared_files():
 def test_import_needs_none_of_the_heavy_packages():
     code = (
         "import banyankv, sys;"
-        "print([m for m in ('torch', 'lmdb', 'matplotlib', 'opentelemetry.sdk') if m in sys.modules])"
+        "print([m for m in ('torch', 'lmdb', 'matplotlib', 'opentelemetry.sdk', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""Model libraries that drive a cache; Transformers first. Needs the extra `transformers`."""

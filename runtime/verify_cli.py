@@ -1,0 +1,121 @@
+"""`banyankv verify-layers`: is what a cache gives back the same, layer by layer, as a cold run."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import trio
+from cyclopts import Parameter
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..integrations.verify import TierReport
+
+_WRONG = 1
+
+
+def verify_layers(
+    model: Annotated[str, Parameter(allow_leading_hyphen=False)],
+    /,
+    *,
+    page_size: int = 16,
+    tokens: int | None = None,
+    atol: float = 0.0,
+    seed: int = 0,
+    json: Path | None = None,
+) -> int:
+    """Restore a prompt's prefix from L1, L2 and L3 and compare every layer with a cold run.
+
+    Both runs cut the prompt at the same places, so they should agree bit for bit. 1 is the exit code
+    where a layer differs; the first one is named. Needs the extra `transformers`.
+
+    Parameters
+    ----------
+    model
+        A tiny random model by the name of its family, such as lara-mini, or the folder of a
+        Transformers model.
+    page_size
+        Tokens of a page.
+    tokens
+        Length of the prompt; by default enough to fill the model's window.
+    atol
+        Differences up to this count as none.
+    seed
+        Of the random prompt.
+    json
+        Write all figures to this file as one JSON array.
+
+    """
+    if atol < 0:
+        raise ConfigError(f"--atol must not be negative, not {atol:g}")
+    if page_size < 1:
+        raise ConfigError(f"--page-size must be at least 1, not {page_size}")
+    if find_spec("transformers") is None:
+        raise ConfigError("verify-layers needs Transformers: install banyankv[transformers]")
+    from ..integrations.loading import load
+    from ..integrations.verify import verify_layers
+
+    loaded = load(model)
+    reports = trio.run(lambda: verify_layers(loaded, page_size=page_size, tokens=tokens, seed=seed))
+    console = Console(highlight=False)
+    console.print(_table(reports, atol))
+    if json is not None:
+        _write(json, msgspec.json.format(msgspec.json.encode(reports), indent=2) + b"\n")
+    verdicts = [_verdict(report, atol) for report in reports]
+    for verdict in filter(None, verdicts):
+        console.print(verdict, soft_wrap=True)
+    if any(verdicts):
+        return _WRONG
+    console.print("all layers agree" + (f" within {atol:g}" if atol else " bit for bit"))
+    return 0
+
+
+def _table(reports: list[TierReport], atol: float) -> Table:
+    some = reports[0]
+    table = Table(
+        title=f"{some.boundary} of {some.tokens} tokens restored, off by at most",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("layer")
+    table.add_column("keeps", no_wrap=True)
+    for report in reports:
+        table.add_column(f"{report.tier}\nrestored", justify="right", no_wrap=True)
+        table.add_column(f"{report.tier}\noutput", justify="right", no_wrap=True)
+    for layers in zip(*(report.layers for report in reports), strict=True):
+        figures = [_figure(d, atol) for layer in layers for d in (layer.restored, layer.output)]
+        table.add_row(str(layers[0].layer), layers[0].keeps, *figures)
+    ends = [cell for report in reports for cell in ("", _figure(report.logits, atol))]
+    table.add_row("logits", "", *ends)
+    return table
+
+
+def _figure(difference: float, atol: float) -> str:
+    text = f"{difference:.3g}"
+    return text if difference <= atol else f"[bold red]{text}[/]"
+
+
+def _verdict(report: TierReport, atol: float) -> str:
+    """Name the first layer that differs; nothing where none does."""
+    first = report.first(atol)
+    if first is not None:
+        return (
+            f"{report.tier}: layer {first.layer} ({first.keeps}) is the first that differs: "
+            f"restored off by {first.restored:.3g}, output off by {first.output:.3g}"
+        )
+    if not report.logits <= atol:
+        return f"{report.tier}: all layers agree, but the logits are off by {report.logits:.3g}"
+    return ""
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
