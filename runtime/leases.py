@@ -30,7 +30,7 @@ class Share(msgspec.Struct, eq=False):
     own: bytearray = msgspec.field(default_factory=bytearray)
     slot: bytes = b""
     pages: bytes = b""
-    kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list[tuple[int, bytes]])
 
 
 class LeaseRecord(msgspec.Struct, eq=False):
