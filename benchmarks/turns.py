@@ -42,7 +42,8 @@ class Run:
 
     def __init__(self, order: Sequence[int], tokens: Sequence[bytes], *, states: bool) -> None:
         self._order = order
-        self._tokens = tokens
+        self._views = [memoryview(each) for each in tokens]
+        self._turns = [0] * len(tokens)
         self._states = states
         self.hits: list[int] = []
         self.asked = 0
@@ -50,16 +51,8 @@ class Run:
 
     async def through(self, cache: Cache, *, at_once: bool) -> Figures:
         """Run all turns; `at_once` acquires by `try_acquire`."""
-        turn = [0] * len(self._tokens)
-        # Copies, as requests bring them: a slice of a whole bytes object is that object again.
-        views = [memoryview(tokens) for tokens in self._tokens]
         started = time.thread_time_ns()
-        for session in self._order:
-            turn[session] += 1
-            length = turn[session] * workload.NEW_TOKENS
-            prompt = bytes(views[session][: length * TOKEN])
-            self.asked += length
-            self.hits.append(await self._turn(cache, prompt, length, at_once))
+        await self.more(cache, self._order, at_once=at_once)
         used = time.thread_time_ns() - started
         busy = sum(sum(times) for times in self.times.values())
         figures = {
@@ -73,6 +66,16 @@ class Run:
                 figures[name] = statistics.median(ranked) / 1e3
                 figures[f"{name} p99"] = ranked[int(len(ranked) * _P99)] / 1e3
         return figures
+
+    async def more(self, cache: Cache, order: Sequence[int], *, at_once: bool = False) -> None:
+        """Run these turns after those that have been run."""
+        for session in order:
+            self._turns[session] += 1
+            length = self._turns[session] * workload.NEW_TOKENS
+            # A copy, as requests bring them: a slice of a whole bytes object is that object again.
+            prompt = bytes(self._views[session][: length * TOKEN])
+            self.asked += length
+            self.hits.append(await self._turn(cache, prompt, length, at_once))
 
     async def _turn(self, cache: Cache, prompt: bytes, length: int, at_once: bool) -> int:
         now, times = time.perf_counter_ns, self.times

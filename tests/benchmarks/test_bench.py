@@ -68,9 +68,11 @@ def test_report_names_the_machine_and_every_goal(tmp_path):
     assert {(goal["value"], goal["met"]) for goal in report["goals"]} == {(None, None)}
 
 
-def test_batch_says_that_there_is_no_batch_form(tmp_path):
+def test_batch_measures_both_ways_of_acquiring(tmp_path):
     _, report = bench(tmp_path, "batch")
-    assert any("does not exist yet" in note for note in report["notes"])
+    ways = {row["case"]["by"] for row in report["rows"]}
+    assert ways == {"batch", "one by one"}
+    assert any(row["measure"] == "÷ one by one" for row in report["rows"])
 
 
 def test_benchmarks_without_a_subject_say_so(tmp_path, capsys):
