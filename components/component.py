@@ -61,7 +61,7 @@ class ComponentActor(CoverageActor):
         if msg.relock and not presence.snapshot:
             receipts, low_end = self._relock(msg.held, record)
         for record in attached:
-            if not record.lock or tier:
+            if not record.lock or tier:  # what the lease has just locked is queued when unlocked
                 presence.requeue(record, tier)
         return m.Adopted(
             b"".join(free),
@@ -168,7 +168,7 @@ class ComponentActor(CoverageActor):
                 if payload is None or payload.writer:
                     return ()
                 found.append((record.id, len(payload.pages) // PAGE))
-                record = record.above()
+                record = record.parent
             found.reverse()
             return tuple(found)
         for node in msg.nodes:
@@ -213,7 +213,7 @@ class ComponentActor(CoverageActor):
                 self._presence.read(record, Tier.L2, msg.op)
                 parts.append(self._cut(record, payload, msg.start, msg.end))
                 start = max(record.start, msg.start)
-            record = record.above()
+            record = record.parent
         return m.Slice(start, b"".join(reversed(parts)))
 
     @handles(m.Moved)

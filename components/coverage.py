@@ -45,7 +45,7 @@ class CoverageActor(Leaf):
 
     @handles(m.Claim)
     def claim(self, msg: m.Claim) -> m.Claimed:
-        """Find the deepest good boundary, and lock it unless it lies inside an edge."""
+        """Find the deepest good boundary; lock it unless it is inside an edge or a state on L1."""
         at, _ = self._deepest(msg)
         if at < 0:
             return m.Claimed(0)
@@ -142,22 +142,27 @@ class CoverageActor(Leaf):
 
     @handles(m.Lock)
     def lock(self, msg: m.Lock) -> m.Locked:
-        """Count and touch the coverage of the boundary at the end of a node."""
+        """Count the coverage of the boundary at the end of a node, and touch it where it is a use."""
         return self._lock(self._records[msg.node], msg.now, msg.priority)
 
     def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
         if self.component.snapshot:
             self._presence.count(anchor)
-            self._touch(anchor, now, priority)
+            if now:
+                self._touch(anchor, now, priority)
             return self._state(anchor, ((anchor.id, anchor.start),))
         need = self.component.need(anchor.end)
-        if len(need) == 1:
+        if now and len(need) == 1:
             return self._lock_run(anchor, need[0][0], now, priority)
         receipts, low = self._count(anchor, now, priority)
         return self._table(anchor, receipts, low)
 
     def _lock_run(self, anchor: Record, start: int, now: int, priority: int) -> m.Locked:
-        """Count, touch and list a coverage of one range that ends at the anchor: all rules but few."""
+        """Count, touch and list a coverage of one range that ends at the anchor, in one pass up.
+
+        It answers what `_count` and `_table` do; nearly all rules have one range, and a hit costs
+        little else.
+        """
         page = self._page
         first = start // page * page
         missing: list[tuple[int, int]] = []
@@ -195,15 +200,11 @@ class CoverageActor(Leaf):
     def _count(
         self, anchor: Record, now: int = 0, priority: int = 0
     ) -> tuple[tuple[m.Receipt, ...], Record]:
-        """Count each node of a coverage once, and touch it where the time is given.
+        """Count each node of a paged coverage once, and touch it where the time is given.
 
         Answers one receipt a range, deepest first, and the lowest node.
         """
         presence = self._presence
-        if self.component.snapshot:
-            presence.count(anchor)
-            self._touch(anchor, now, priority)
-            return ((anchor.id, anchor.start),), anchor
         receipts: list[m.Receipt] = []
         low: Record | None = None
         for start, end in reversed(self.component.need(anchor.end)):

@@ -178,8 +178,8 @@ class Claim(Reach, frozen=True):
     """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
 
     Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
-    that the components disagree takes the locks back. A snapshot that is on L1 is answered without a
-    lock, to be copied at once; who must wait first locks it by Lock.
+    that the components disagree takes the locks back; the use stays noted. A snapshot that is present
+    on L1 is answered without receipts, to be copied at once; who must wait first locks it by Lock.
     """
 
     now: int = 0
@@ -187,10 +187,13 @@ class Claim(Reach, frozen=True):
 
 
 class Lock(Message, frozen=True):
-    """Count the coverage of the boundary at the end of `node`, and note that it was used at `now`."""
+    """Count the coverage of the boundary at the end of `node`; answers Locked.
+
+    Noted as used at `now`; 0: this is no new use, a Claim has noted it.
+    """
 
     node: int
-    now: int
+    now: int = 0
     priority: int = 0
 
 
@@ -199,7 +202,7 @@ Receipt = tuple[int, int]
 
 
 class Locked(Message, frozen=True):
-    """Receipts, one a range, and the page table of the coverage.
+    """Receipts, one a range (none where nothing was counted), and the page table of the coverage.
 
     `start` is the position of the first page in `pages`; pages that no range needs are -1. `pages` is
     empty while some payload of the coverage is not present on L1: `missing` is (node, pages) for each

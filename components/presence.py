@@ -75,9 +75,7 @@ class Presence:
     def requeue(self, record: Record, tier: int) -> None:
         """Let the eviction index know a payload that may go."""
         payload = record.at[tier]
-        if payload is None or payload.queued or payload.writer:
-            return
-        if not ((record.lock and not tier) or (self.base and record.kids[tier])):
+        if payload is not None and not payload.queued and self.evictable(record, tier):
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:
@@ -129,7 +127,7 @@ class Presence:
             out.gone.append(record.id)
             out.lost += count
         if self.base:
-            self._bereave(record.above(), tier)
+            self._bereave(record.parent, tier)
         return count
 
     def _bereave(self, parent: Record, tier: int) -> None:

@@ -9,8 +9,8 @@ from .messages import ROOT, PageList
 PAGE = 4
 """Bytes of one page id in a page list."""
 
-
 NO_KIDS = [0, 0]
+"""The counts of all records that count no children: one list for thousands, never changed."""
 
 
 class Payload(msgspec.Struct, eq=False, gc=False):
@@ -30,8 +30,9 @@ class Record:
     """One node in one component: extent, locks, recency, and a payload (or None) per tier.
 
     `kids` counts, per tier, the children whose payload is held there: what makes a leaf a leaf
-    without looking for children. Only the base component counts, the others share one NO_KIDS. `stamp` and `previous` are the last two uses on the cache's logical
-    clock, `born` the first, `hits` the uses. The root is its own parent, so that walks up end at it.
+    without looking for children. Only the base component counts, the others share one NO_KIDS.
+    `stamp` and `previous` are the last two uses on the cache's logical clock, `born` the first,
+    `hits` the uses. The root is its own parent, so that walks up end at it.
     """
 
     __slots__ = (
@@ -64,10 +65,6 @@ class Record:
         self.born = now
         self.hits = 0
         self.priority = 0
-
-    def above(self) -> Record:
-        """Answer the parent."""
-        return self.parent
 
     def split(self, upper_id: int, at: int, page_size: int, *, snapshot: bool) -> Record:
         """Put a new record above this one that takes its head; pages, locks and age go to both.

@@ -1,9 +1,12 @@
-"""Acquiring: plan, lock, bring what is lower, and make the private copies of states.
+"""Acquiring: claim, bring what is lower, and make the private copies of states.
 
-attempt -> claim a coverage -> find in the store? -> promote what L1 lacks -> copy states -> leased
-^                              (waits, unclaimed)    (waits)
-`------------------- claim again after every wait ----'
+    attempt -> claim -> find in the store? -> promote what L1 lacks -> copy states -> leased
+                 ^      (waits, unclaimed)    (waits, claimed)
+                 `-------------'---------------------' where it failed
 
+A claim is agreement and lock in one message a component. It is made before the others have agreed, so
+a component that lowers the boundary has what was claimed for a deeper one taken back: seldom, as
+those most likely to lower it are asked first.
 """
 
 from __future__ import annotations
@@ -94,19 +97,17 @@ class Acquiring:
                 acquired = await self.finish(pending, record)
                 if acquired is not None:
                     return acquired
-            elif await self._slots(record):
-                await self._lock_states(record)
-                pending.record = record
-                pending.ops = set(joins)
+            elif await self._hold_states(record):
+                ops = set(joins)
                 if missing:
                     op = await self._transfers.promote(missing)
                     if not op:
                         await self._book.give_back(record)
-                        pending.record = None
                         host = False
                         continue
-                    pending.ops.add(op)
-                for op in pending.ops:
+                    ops.add(op)
+                pending.record, pending.ops = record, ops
+                for op in ops:
                     self._transfers.operations[op].waiting.append(pending)
                 return None
             # No slot for the copy of a state: the next shallower boundary, at last 0.
@@ -183,26 +184,26 @@ class Acquiring:
         left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
         return left >= self._book.prefetch_threshold
 
-    async def _slots(self, record: LeaseRecord) -> bool:
-        """Take a slot for the private copy of each state; False where there is none to be had."""
+    async def _hold_states(self, record: LeaseRecord) -> bool:
+        """Lock the states that a request copies only after a wait, and take slots for the copies.
+
+        False where there is no slot to be had. The locks come first: making room for the copy of a
+        state must not take the state.
+        """
         snapshots = self._parts.snapshots
         if not snapshots:
             return True
+        for part in snapshots:
+            share = record.shares[part.index]
+            if share.pages:
+                locked: c.Locked = await part.ref.ask(c.Lock(record.anchor))
+                share.receipts = locked.receipts
         got = await self._room.take(Tier.L1, tuple((part.name, 1) for part in snapshots))
         if isinstance(got, t.Short):
             return False
         for part, slot in zip(snapshots, got, strict=True):
             record.shares[part.index].slot = slot
         return True
-
-    async def _lock_states(self, record: LeaseRecord) -> None:
-        """Lock the states that a request which has to wait will copy only then."""
-        for part in self._parts.snapshots:
-            share = record.shares[part.index]
-            if share.pages:
-                lock = c.Lock(record.anchor, self._parts.now, record.priority)
-                locked: c.Locked = await part.ref.ask(lock)
-                share.receipts = locked.receipts
 
     async def _resumed(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
         """Finish a lease that had to wait for its pages; None where they did not all come."""
@@ -237,7 +238,11 @@ class Acquiring:
         return m.Acquired(record.id, length, full, hit, tuple(starts), tuple(pages))
 
     async def _copy(self, share: Share, anchor: int, stream: int) -> bool:
-        """Copy the state that a share has found into a slot of its own, and unlock it if it is locked."""
+        """Copy the state that a share has found into a slot of its own; unlock it if it is locked.
+
+        It need not be locked where nobody has waited: making room spares it, as it is pinned, and its
+        node's FULL is locked.
+        """
         part = share.part
         if share.slot:
             copy = t.CopyState(part.name, share.pages, share.slot, stream)

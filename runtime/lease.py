@@ -186,8 +186,7 @@ class Lease:
         if self._kept:
             self._kept = [at for at in self._kept if at > published.length]
         for index, start in enumerate(published.starts):
-            if start > self._starts[index]:
-                self._move_start(index, start)
+            self._move_start(index, start)
         for index, position, pages in published.patches:
             at = (position - self._starts[index]) // self._cache.page_size
             self._tables[index].patch(at, pages)

@@ -38,7 +38,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
 
     `published` is the anchor's end: tokens that the tree owns. `computed` is how far the engine is
     known to have come, `passed` what windows have moved with, `extent` how far there are pages, `full`
-    how far the base component agreed. The lease is the record from which the locks of every
+    how far the base component alone would go. The lease is the record from which the locks of every
     component can be explained.
     """
 

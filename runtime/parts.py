@@ -27,8 +27,8 @@ class Parts:
     """Everything below the cache actor, and its logical clock.
 
     `below` is the controller, `tiers` maps L1 and, where there is one, L2 to its actor; `chunk` is
-    the length of an L3 object in tokens, and `store` says whether there is an L3. `asking` lists first who is
-    most likely to lower a boundary: states, then windows, then FULL.
+    the length of an L3 object in tokens, and `store` says whether there is an L3. `asking` lists
+    first who is most likely to lower a boundary: states, then windows, then FULL.
     """
 
     __slots__ = (

@@ -64,11 +64,11 @@ class Planner:
         )
         return reached.boundary
 
-    async def agree(self, walked: c.Walked, *, host: bool, limit: int | None = None) -> Plan:
+    async def agree(self, walked: c.Walked, *, host: bool) -> Plan:
         """Take the least answer and ask again with it as the limit, until nobody lowers it."""
         if not walked.path:
             return Plan(walked, 0, resident=True, full=0)
-        boundary = walked.ends[-1] if limit is None else limit
+        boundary = walked.ends[-1]
         full = -1
         settled: Part | None = None
         resident = True

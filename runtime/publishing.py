@@ -59,6 +59,7 @@ class Publishing:
         end = path.ends[-1] if path.ends else record.published
         if end == upto:
             return await self._adopt(record, path.path, path.ends, 0)
+        # The walk ended here, so nothing below agrees and this time it is Grown.
         more = await self._insert(record, end, upto, path.path[-1] if path.path else record.anchor)
         nodes, ends = (*path.path, *more.path), (*path.ends, *more.ends)
         return await self._adopt(record, nodes, ends, len(more.path))
@@ -103,8 +104,8 @@ class Publishing:
         }
         return await self._splitter.cut(walked, owns, stands, record.published)
 
-    def _cuts(self, record: LeaseRecord, end: int, upto: int) -> tuple[int, ...]:
-        """Answer where the new part is cut."""
+    def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:
+        """Answer where new nodes for tokens from `start` to `upto` are cut."""
         page = self._parts.page
         cuts: list[int] = []
         for share in record.shares:
@@ -115,8 +116,8 @@ class Publishing:
                 cuts += [at for at, _ in share.kept]
             else:
                 cuts.append(share.own_start)
-                cuts += [start // page * page for start, _ in part.rule.need(upto)]
-        inside = {at for at in cuts if end < at < upto}
+                cuts += [low // page * page for low, _ in part.rule.need(upto)]
+        inside = {at for at in cuts if start < at < upto}
         return tuple(sorted(inside)) if inside else ()
 
     async def _adopt(
@@ -151,9 +152,9 @@ class Publishing:
                     pages,
                     states,
                     share.receipts,
-                    True,
-                    now,
-                    priority,
+                    relock=True,
+                    now=now,
+                    priority=priority,
                 )
             )
             share.receipts, share.low_end = adopted.receipts, adopted.low_end

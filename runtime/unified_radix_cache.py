@@ -1,7 +1,7 @@
 """UnifiedRadixCache: the actor that coordinates a cache. It owns leases, waiters and the order of changes.
 
-Every handler is one operation: it plans by read-only asks, then commits by steps that can only fail
-through a bug. What takes long (copies, the store, waiting for room) happens outside and comes back
+Every handler is one operation: it plans by read-only asks (an acquire: by claims that it can take
+back), then commits by steps that can only fail through a bug. What takes long (copies, the store, waiting for room) happens outside and comes back
 as a message; its asker is answered then.
 """
 

@@ -25,6 +25,7 @@ from banyankv.errors import (
     ActorStopped,
     Closed,
     ConfigError,
+    NoCapacity,
     Reentry,
     WouldWait,
 )
@@ -120,6 +121,34 @@ async def test_a_refusal_passes_as_it_is_and_the_actor_lives_on(dispatch: str) -
             await boss.ask(Pass("refuse"))
         assert behind(counter) is life
         assert await boss.ask(Twice(1)) == (1, 2)
+
+
+class Strict(Leaf):
+    """Refuses by one class only."""
+
+    refusals = (ConfigError,)
+
+    @handles(Refuse)
+    def refuse(self, msg: Refuse) -> None:
+        raise ConfigError("no")
+
+    @handles(Boom)
+    def boom(self, msg: Boom) -> None:
+        raise NoCapacity("pool", 1, 0, 0)
+
+
+async def test_an_error_that_is_none_of_its_refusals_is_a_crash(dispatch: str) -> None:
+    async with open_system("t", dispatch=dispatch) as system:
+        strict = await system.spawn(Strict, name="strict")
+        with pytest.raises(ConfigError, match=r"^no$"):
+            await strict.ask(Refuse())
+        assert strict.restarts == 0
+        with pytest.raises(ActorCrashed) as crash:
+            await strict.ask(Boom())
+        assert isinstance(crash.value.__cause__, NoCapacity)
+        with pytest.raises(ConfigError, match=r"^no$"):
+            await strict.ask(Refuse())
+        assert strict.restarts == 1
 
 
 async def test_a_crash_is_boxed_with_the_path_where_it_arose(dispatch: str) -> None:

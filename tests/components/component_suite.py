@@ -14,7 +14,7 @@ from banyankv.components.contract import TreeComponent
 from banyankv.spec import Tier
 from hypothesis import strategies as st
 
-from .ground import BOTH, Lease
+from .ground import BOTH, KEYS, Lease
 from .world import World
 
 Rule = Callable[[int], TreeComponent]
@@ -167,6 +167,22 @@ def reach_is_that_of_all_boundaries_tried_page_by_page(rule: Rule, draw: Draw) -
     world.check()
 
 
+def a_claim_is_a_reach_and_a_lock(rule: Rule, draw: Draw) -> None:
+    world = World(rule(draw(PAGE_SIZES)), draw(st.sampled_from(sorted(KEYS))))
+    some_history(world, draw)
+    for prompt in sorted({*world.uses, draw(PROMPTS)}):
+        lease = world.claim(prompt, draw(st.integers(0, len(prompt) + 1)), host=draw(st.booleans()))
+        world.check()
+        if lease is not None and draw(st.booleans()):  # the others did not agree
+            world.unlock(lease)
+    for op in list(world.ops):
+        world.end(op, ok=True)
+    for lease in list(world.leases):
+        world.unlock(lease)
+    world.evict(Tier.L1, draw(st.integers(1, 10)))  # in the order of their uses
+    world.check()
+
+
 def tables_name_the_pages_of_the_coverage(rule: Rule, draw: Draw) -> None:
     world = World(rule(draw(PAGE_SIZES)))
     some_history(world, draw)
@@ -293,6 +309,7 @@ RULE_LAWS = (
 )
 ACTOR_LAWS = (
     reach_is_that_of_all_boundaries_tried_page_by_page,
+    a_claim_is_a_reach_and_a_lock,
     tables_name_the_pages_of_the_coverage,
     locks_count_exactly_the_coverage_and_come_back_to_zero,
     locked_payload_is_never_dropped,

@@ -183,6 +183,41 @@ class Reuse(Ground):
         assert locked.low_end == low * self.page
         return lease, locked
 
+    def claim(self, prompt: str, limit: int, *, host: bool) -> Lease | None:
+        """Claim, and compare with asking for the boundary first and locking it then."""
+        reached = self.reach(prompt, limit, host=host).boundary // self.page
+        walked = self.walk(prompt)
+        self.now += 1
+        claim = m.Claim(
+            walked.path, walked.ends, limit * self.page, walked.partial, host, self.now, 3
+        )
+        claimed = self.actor.claim(claim)
+        assert claimed.boundary == reached * self.page
+        if not reached or (walked.partial and claimed.boundary == walked.ends[-1]):
+            assert claimed.lock is None
+            return None
+        assert claimed.lock is not None
+        prompt, node = prompt[:reached], walked.path[walked.ends.index(claimed.boundary)]
+        cover = self.cover(node)
+        units = {unit for at in cover for unit in self.units(at)}
+        for unit in {unit for at in cover for unit in at.pages}:
+            self.uses[unit].touch(self.now)
+            self.uses[unit].hits += 1
+            self.uses[unit].priority = max(self.uses[unit].priority, 3)
+        again = self.actor.lock(m.Lock(node))  # no use of its own
+        unlocked = self.component.snapshot and self.usable(prompt, host=False)
+        assert claimed.lock.receipts == (() if unlocked else again.receipts)
+        assert (claimed.lock.start, claimed.lock.pages) == (again.start, again.pages)
+        assert claimed.lock.missing == again.missing
+        assert claimed.lock.joins == again.joins
+        assert claimed.lock.low_end == again.low_end
+        self.actor.unlock(m.Unlock(again.receipts))
+        if unlocked:
+            return None
+        lease = Lease(prompt, node, claimed.lock.receipts, units, claimed.boundary)
+        self.leases.append(lease)
+        return lease
+
     def table(self, lease: Lease) -> m.Locked:
         answer = self.actor.table(m.Table(lease.node, lease.receipts))
         assert answer.receipts == lease.receipts

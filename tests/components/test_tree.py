@@ -87,6 +87,58 @@ def test_an_insert_is_cut_where_it_is_told() -> None:
     assert tree.ancestry(m.Ancestry(5)) == m.Walked((1, 2, 4, 5), (4, 6, 10, 12), partial=False)
 
 
+@pytest.mark.parametrize("children", [[], [50], [50, 60], [50, 60, 70]])
+def test_an_insert_that_meets_something_is_a_walk(children: list[int]) -> None:
+    tree = UnifiedTreeCore(2)
+    insert(tree, range(8), cuts=(4,))
+    for token in children:
+        tree.insert(m.Insert(b"", pack([token] * 4), 1))
+    count = tree.count(m.Count())
+    for key, below in (
+        (pack(range(8)), m.Walked((1, 2), (4, 8), partial=False)),
+        (pack(range(12)), m.Walked((1, 2), (4, 8), partial=False)),
+        (pack([0, 1, 9, 9]), m.Walked((1,), (2,), partial=True)),
+    ):
+        assert tree.insert(m.Insert(b"", key, m.ROOT, (2,))) == below
+    for number, token in enumerate(children):
+        met = tree.insert(m.Insert(b"", pack([token] * 6), 1))
+        assert met == m.Walked((3 + number,), (8,), partial=False)
+    assert tree.count(m.Count()) == count
+    assert tree.insert(m.Insert(b"", pack([0, 9, 2, 3]), 1)) == m.Grown((count + 1,), (8,))
+
+
+def test_children_come_and_go_by_ones() -> None:
+    tree = UnifiedTreeCore(1)
+    insert(tree, [7, 7])
+    for token in (1, 2, 3):
+        tree.insert(m.Insert(b"", pack([token, token]), 1))
+    below = {1: 2, 2: 3, 3: 4}
+    assert tree.split(m.Split(3, 3)) == 5  # one of three is replaced by its upper half
+    for token in (1, 3):
+        tree.remove(m.Remove((below.pop(token),)))
+        for other, node in below.items():
+            assert walk(tree, [7, 7, other, other]).path[-1] == node
+        assert walk(tree, [7, 7, token]).path == (1,)
+    assert tree.subtree(m.Subtree(1)) == (5, 3)
+    assert tree.split(m.Split(1, 1)) == 6  # an only child is replaced
+    assert walk(tree, [7, 7, 2, 2]).path == (6, 1, 5, 3)
+    tree.remove(m.Remove((3, 5, 1, 6)))
+    assert repr(tree) == "<UnifiedTreeCore [0 nodes in 0 namespaces]>"
+
+
+def test_a_walk_may_count_less_than_its_key() -> None:
+    tree = UnifiedTreeCore(2)
+    insert(tree, range(8), cuts=(4,))
+    key = pack(range(9))
+    for size, path, ends, partial in (
+        (-1, (1, 2), (4, 8), False),
+        (6 * 4, (1, 2), (4, 6), True),
+        (4 * 4, (1,), (4,), False),
+        (0, (), (), False),
+    ):
+        assert tree.walk(m.Walk(b"", key, m.ROOT, size)) == m.Walked(path, ends, partial)
+
+
 def test_a_walk_may_begin_below_a_node() -> None:
     tree = UnifiedTreeCore(1)
     insert(tree, range(9), cuts=(3,))
