@@ -175,7 +175,8 @@ class Acquiring:
         for share in record.shares:
             if share.receipts:
                 await share.part.ref.ask(c.Unlock(share.receipts))
-                share.receipts, share.pages = (), b""
+            # Also where there is no lock: a state is claimed without, and would be copied.
+            share.receipts, share.low_end, share.start, share.pages = (), 0, 0, b""
 
     def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
         if pending.searched or not pending.msg.wait:
@@ -184,11 +185,15 @@ class Acquiring:
         return left >= self._book.prefetch_threshold
 
     async def _slots(self, record: LeaseRecord) -> bool:
-        """Take a slot for the private copy of each state; False where there is none to be had."""
+        """Take a slot for the private copy of each state; False where there is none to be had.
+
+        States on L1 are not locked yet: no room is made of them.
+        """
         snapshots = self._parts.snapshots
         if not snapshots:
             return True
-        got = await self._room.take(Tier.L1, tuple((part.name, 1) for part in snapshots))
+        want = tuple((part.name, 1) for part in snapshots)
+        got = await self._room.take(Tier.L1, want, frozenset((record.anchor,)))
         if isinstance(got, t.Short):
             return False
         for part, slot in zip(snapshots, got, strict=True):
