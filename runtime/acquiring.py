@@ -176,7 +176,8 @@ class Acquiring:
         for share in record.shares:
             if share.receipts:
                 await share.part.ref.ask(c.Unlock(share.receipts))
-                share.receipts, share.pages = (), b""
+            # Also where there is no lock: a state is claimed without, and would be copied.
+            share.receipts, share.low_end, share.start, share.pages = (), 0, 0, b""
 
     def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
         if pending.searched or not pending.msg.wait:

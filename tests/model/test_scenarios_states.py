@@ -55,6 +55,34 @@ async def test_copy_with_a_full_pool_takes_another_state_or_none() -> None:
         await bench.release(holder)
 
 
+async def test_a_state_that_nobody_else_agrees_on_is_no_working_state() -> None:
+    """State at 8, a hole in the window before it, nothing shallower: a miss starts from no state."""
+    async with bench_of(config_of(model_of(1, window=4, states=True), 40)) as bench:
+        await bench.serve(PROMPT[:6])
+        await bench.serve(PROMPT[:9], keep=(8,))
+        await bench.evict("swa", 3, Tier.L1)
+        assert await states(bench) == [8]
+        turn = await bench.acquire(NOBODY, PROMPT[:10])
+        assert turn is not None and turn.lease.length == 0
+        assert turn.lease.state("mamba") is None
+        await bench.release(turn)
+
+
+async def test_the_slot_for_a_copy_is_never_made_of_its_source() -> None:
+    """A window comes up from L2 for a state on L1, which no slot is free to copy: the state stays."""
+    room = {"full": 40, "swa": 40, "mamba": 2}
+    config = config_of(model_of(1, window=4, states=True), room, 40)
+    async with bench_of(config) as bench:
+        await bench.serve(PROMPT[:9], keep=(8,))
+        await bench.evict("swa", 100, Tier.L1)
+        holder = await bench.start((90, 91))
+        turn = await bench.acquire(NOBODY, PROMPT[:10])
+        assert turn is not None and turn.lease.length == 0
+        assert await states(bench) == [8]
+        await bench.release(turn)
+        await bench.release(holder)
+
+
 async def test_no_slot_leaks_when_a_request_finds_no_room() -> None:
     """Ten requests that got a copy of the state and then no pages: the slots are all back."""
     config = config_of(model_of(2, states=True), {"full": 8, "mamba": 2})

@@ -96,6 +96,20 @@ async def test_hole_in_the_window_is_a_miss() -> None:
         assert await bench.hit((*prompt, 99)) == 4
 
 
+async def test_a_window_that_nobody_else_agrees_on_is_no_start_of_a_table() -> None:
+    """SWA reaches the end, the chunk has a hole at its beginning: the miss's tables start at 0."""
+    async with bench_of(config_of(model_of(1, window=3, chunk=64), 40)) as bench:
+        await bench.serve(SHARED[:4])
+        await bench.serve(SHARED[:12])
+        await bench.evict("chunked", 1, Tier.L1)
+        assert await live(bench, SHARED[:12], "chunked") == list(range(2, 13))
+        turn = await bench.acquire(NOBODY, SHARED[:13])
+        assert turn is not None and turn.lease.length == 0
+        assert turn.lease.start("swa") == 0
+        await bench.extend(turn, 13, False)
+        await bench.settled()
+
+
 async def test_full_window_behind_a_hole_is_good_again() -> None:
     """n1..n4 of four tokens, window 4: without SWA on n2 the end of n4 is still good."""
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:
