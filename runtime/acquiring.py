@@ -145,8 +145,7 @@ class Acquiring:
                 )
                 locked, share = claimed.lock, record.shares[part.index]
                 if locked is not None:
-                    share.receipts, share.low_end = locked.receipts, locked.low_end
-                    share.start, share.pages = locked.start, locked.pages
+                    share.hold(locked)
                     if locked.missing:
                         missing.append((part, locked.missing))
                     if locked.joins:

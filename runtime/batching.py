@@ -101,8 +101,7 @@ class Batching:
                 entry.good = False
             entry.boundary = claimed.boundary
             if locked is not None:
-                share.receipts, share.low_end = locked.receipts, locked.low_end
-                share.start, share.pages = locked.start, locked.pages
+                share.hold(locked)
 
     async def _anchor(self, entry: _Entry) -> None:
         record, walked, boundary = entry.record, entry.walked, entry.boundary

@@ -1,4 +1,4 @@
-"""Extending: private pages for a running request, first come first served where room is short."""
+"""Private room of a running request: pages, first come first served where they are short, and states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 
 class Extending:
-    """Extend for the cache actor; used inside its operations only. `waiters` is in order of asking."""
+    """Extend, trim and keep states for the cache actor; used inside its operations only.
+
+    `waiters` is in order of asking.
+    """
 
     def __init__(self, parts: Parts, room: Room, leases: Mapping[int, LeaseRecord]) -> None:
         self._parts = parts
@@ -128,6 +131,47 @@ class Extending:
             elif not share.slot:
                 want.append((part.name, 1))
         return tuple(want)
+
+    async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
+        """Keep the working state as that of a position; -1 where there is no slot for the copy."""
+        part = self._parts.by_name.get(msg.component)
+        if part is None or not part.snapshot:
+            raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
+        share = record.shares[part.index]
+        if msg.at % self._parts.page or not record.published < msg.at <= record.extent:
+            raise ConfigError(
+                f"a snapshot must stand at a multiple of {self._parts.page} in "
+                f"({record.published}, {record.extent}], not at {msg.at}"
+            )
+        if any(at == msg.at for at, _ in share.kept):
+            raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
+        if not share.slot:
+            raise ConfigError(f"{msg.component!r} has no working state before the first extend")
+        slot = await self._room.clone(part, share.slot, msg.stream)
+        if isinstance(slot, t.Short):
+            return -1
+        share.kept.append((msg.at, slot))
+        return int.from_bytes(slot, "little")
+
+    async def trim(self, record: LeaseRecord, count: int) -> int:
+        """Give back the room of the last tokens, none of them computed; answer the extent."""
+        extent = record.extent - count
+        floor = max(record.published, record.computed)
+        if count < 0 or extent < floor:
+            raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
+        page = self._parts.page
+        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
+        free: list[tuple[Part, bytes, int]] = []
+        for share in record.shares:
+            if share.part.snapshot:
+                free += [(share.part, slot, 0) for at, slot in share.kept if at > extent]
+                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
+            elif surplus:
+                free.append((share.part, bytes(share.own[-surplus:]), 0))
+                del share.own[-surplus:]
+        record.extent = extent
+        await self._room.give_back(_L1, free)
+        return extent
 
     async def advance(self, record: LeaseRecord, computed: int) -> None:
         """Note how far the engine has come, and let windows go that have been passed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..components.messages import ROOT, Receipt
+from ..components.messages import ROOT, Locked, Receipt
 from .parts import Part
 
 PAGE = 4
@@ -31,6 +31,11 @@ class Share(msgspec.Struct, eq=False):
     slot: bytes = b""
     pages: bytes = b""
     kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list[tuple[int, bytes]])
+
+    def hold(self, locked: Locked) -> None:
+        """Note what the component has locked for the lease, and the page table of it."""
+        self.receipts, self.low_end = locked.receipts, locked.low_end
+        self.start, self.pages = locked.start, locked.pages
 
 
 class LeaseRecord(msgspec.Struct, eq=False):

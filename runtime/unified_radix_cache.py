@@ -17,7 +17,6 @@ from ..actors import Coordinator, ReplyToken, Trace, handles
 from ..components import messages as c
 from ..errors import ConfigError, NoCapacity, StaleLease
 from ..spec import Tier
-from ..tiers import messages as t
 from ..tiers.fences import Fences
 from . import messages as m
 from .acquiring import Acquiring
@@ -25,7 +24,7 @@ from .batching import Batching
 from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
-from .leases import PAGE, TOKEN, LeaseRecord, Share
+from .leases import TOKEN, LeaseRecord, Share
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
@@ -209,47 +208,13 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
-        record = self._lease(msg.lease)
-        part = self._parts.by_name.get(msg.component)
-        if part is None or not part.snapshot:
-            raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
-        share = record.shares[part.index]
-        if msg.at % self._parts.page or not record.published < msg.at <= record.extent:
-            raise ConfigError(
-                f"a snapshot must stand at a multiple of {self._parts.page} in "
-                f"({record.published}, {record.extent}], not at {msg.at}"
-            )
-        if any(at == msg.at for at, _ in share.kept):
-            raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
-        if not share.slot:
-            raise ConfigError(f"{msg.component!r} has no working state before the first extend")
-        slot = await self._room.clone(part, share.slot, msg.stream)
-        if isinstance(slot, t.Short):
-            return -1
-        share.kept.append((msg.at, slot))
-        return int.from_bytes(slot, "little")
+        return await self._extending.snapshot(self._lease(msg.lease), msg)
 
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
         self._room.captured(msg.fence)
-        record = self._lease(msg.lease)
-        extent = record.extent - msg.count
-        floor = max(record.published, record.computed)
-        if msg.count < 0 or extent < floor:
-            raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
-        page = self._parts.page
-        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
-        free: list[tuple[Any, bytes, int]] = []
-        for share in record.shares:
-            if share.part.snapshot:
-                free += [(share.part, slot, 0) for at, slot in share.kept if at > extent]
-                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
-            elif surplus:
-                free.append((share.part, bytes(share.own[-surplus:]), 0))
-                del share.own[-surplus:]
-        record.extent = extent
-        await self._room.give_back(Tier.L1, free)
+        extent = await self._extending.trim(self._lease(msg.lease), msg.count)
         await self._extending.serve()
         return extent
 
