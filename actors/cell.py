@@ -206,6 +206,15 @@ class Cell:
 
     def failed(self, error: BaseException) -> BaseException:
         """End a handler that raised; answers what its asker gets: a refusal itself, a crash boxed."""
+        self.cut_off()
+        refusals = Actor.refusals if self.actor is None else self.actor.refusals
+        if isinstance(error, refusals):
+            return error
+        boxed = self.crashed(error)
+        return boxed if isinstance(error, Exception) else error
+
+    def cut_off(self) -> None:
+        """End a handler that has no answer; by itself, as where it was cancelled, that is no crash."""
         self.handled += 1
         token, self.token = self.token, None
         if token is not None and token is not self.reply:
@@ -213,11 +222,6 @@ class Cell:
             token.phase = Phase.ANSWERED
         self.reply = None
         self.gate &= ~(BUSY | PARKED | DEFERRED)
-        refusals = Actor.refusals if self.actor is None else self.actor.refusals
-        if isinstance(error, refusals):
-            return error
-        boxed = self.crashed(error)
-        return boxed if isinstance(error, Exception) else error
 
     def crashed(self, error: BaseException) -> ActorCrashed:
         """Note that the actor's state can no longer be trusted; its supervisor decides what comes next."""

@@ -346,7 +346,7 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
     except StopIteration:
         answer, cell.answer = cell.answer, None
     except trio.Cancelled:
-        cell.failed(stopped(cell))
+        cell.cut_off()
         reply.dispose(stopped(cell))
         raise
     except BaseException as raised:

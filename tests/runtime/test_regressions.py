@@ -168,3 +168,26 @@ async def test_a_crash_closes_the_cache_and_leaving_says_so(dispatch):
             with pytest.raises(Closed):
                 await cache.acquire(range(40))
     assert caught.value.cause is not None
+
+
+async def test_an_operation_that_closing_cuts_off_is_no_crash(dispatch, autojump_clock):
+    """Who waits meanwhile is told that the cache has closed, not that it has crashed."""
+    ends: list[type] = []
+
+    async def ending(call) -> None:
+        with pytest.raises(Exception) as caught:
+            await call
+        ends.append(caught.type)
+
+    stuck = Fault(what=FaultKind.DELAY, message="Insert", seconds=3600.0)
+    patient = config(dispatch, 8, room_timeout=1e6)
+    async with trio.open_nursery() as nursery:
+        async with open_cache(patient, faults=FaultPlan(faults=(stuck,))) as cache:
+            publishing = await cache.acquire(range(100))
+            await publishing.extend(100)
+            starved = await cache.acquire(range(1000, 1100))
+            nursery.start_soon(ending, starved.extend(100))
+            await trio.sleep(1)
+            nursery.start_soon(ending, publishing.publish())
+            await trio.sleep(1)
+    assert ends == [Closed, Closed]
