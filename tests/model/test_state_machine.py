@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         window=st.sampled_from((1, 2, 3, 5, 8)),
         chunk=st.sampled_from((2, 3, 4, 8)),
         pages=st.sampled_from((8, 12, 24, 40)),
-        slots=st.sampled_from((2, 3, 6, 12)),
+        slots=st.sampled_from((1, 2, 3, 6, 12)),
         host=st.sampled_from((8, 16, 64, 256)),
     )
     def open(self, page: int, window: int, chunk: int, pages: int, slots: int, host: int) -> None:
