@@ -27,6 +27,7 @@ from ..telemetry import configure_telemetry
 from ..tiers.store_check import StoreReport, inspect
 from .bench_cli import bench
 from .config import CacheConfig, StoreConfig
+from .demo_cli import demo
 from .plots import plot_replay, require_plotting
 from .presets import capacities, load_model
 from .progress import show_progress
@@ -50,6 +51,7 @@ app = App(
     version=importlib.metadata.version("banyankv"),
 )
 app.command(bench)
+app.command(demo)
 app.command(verify_layers)
 _ROOM = Group("Room", sort_key=1)
 _RUN = Group("Run", sort_key=2)
