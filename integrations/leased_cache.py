@@ -20,9 +20,9 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from ..errors import IntegrityError
-from ..spec import PagedSpec
-from .layout import MAMBA, CacheLayout
+from ..errors import ConfigError, IntegrityError
+from .layout import MAMBA, SWA, CacheLayout
+from .rows import Rows
 
 if TYPE_CHECKING:
     from ..runtime.lease import Lease
@@ -33,7 +33,7 @@ class LeasedCache(DynamicCache):
     """A `DynamicCache` that begins with what a lease holds and writes what is new into its pages.
 
     Valid as long as its lease. `attend(start, end)` says before each forward which tokens it will
-    compute; the lease must have been extended to `end` by then.
+    compute, for which the lease must have room, and `attended()` after it.
     """
 
     def __init__(
@@ -42,22 +42,12 @@ class LeasedCache(DynamicCache):
         super().__init__(config=model.config)
         self._layout = layout
         self._lease = lease
-        self._page = layout.spec.page_size
         self._device = pools.device
         self._where = {kv.layer: kv for kv in layout.kv}
-        self._rows: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._paged: dict[str, list[torch.Tensor]] = {}
-        self._tensors: dict[str, int] = {}
-        for component in layout.spec.components:
-            if isinstance(component, PagedSpec):
-                # One row a token: with two tensors a page is a run of keys, then a run of values.
-                rows = (-1, component.kv_heads, component.head_dim)
-                self._paged[component.name] = [
-                    part.view(rows) for part in pools.view(component.name)
-                ]
-                self._tensors[component.name] = component.tensors
+        self._pools = Rows(pools, layout)
+        self._rows: dict[str, torch.Tensor] = {}
         self._slots = pools.view(MAMBA) if layout.states else []
-        self._bound = False
+        self._bound = self._left = self._torn = False
         if lease.length:
             self._restore(lease.length)
             self._bind(known=True)
@@ -66,11 +56,14 @@ class LeasedCache(DynamicCache):
 
     def _restore(self, length: int) -> None:
         """Gather what the layers need of [0, length), one copy a tensor."""
-        gathers = {name: self._pages_of(name, length) for name in self._paged}
+        found = {name: self._pages_of(name, length) for name in self._pools.components}
         for kv in self._layout.kv:
             layer = cast("DynamicLayer", self.layers[kv.layer])
-            index, skip = gathers[kv.component]
-            keys, values = self._gather(kv.component, kv.part, index, skip)
+            pages, skip = found[kv.component]
+            keys, values = (
+                tokens[skip:].transpose(0, 1).unsqueeze(0)
+                for tokens in self._pools.read_pages(kv, pages)
+            )
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = keys, values
             if isinstance(layer, DynamicSlidingWindowLayer):
@@ -78,37 +71,15 @@ class LeasedCache(DynamicCache):
 
     def _pages_of(self, component: str, length: int) -> tuple[torch.Tensor, int]:
         """Answer the pages that hold the component's need of [0, length), and the tokens to skip."""
-        first = 0
-        spec = next(c for c in self._layout.spec.components if c.name == component)
-        if isinstance(spec, PagedSpec) and spec.rule != "full":
-            first = max(0, length - (self._layout.window - 1))
-        start = self._lease.start(component)
+        first = max(0, length - (self._layout.window - 1)) if component == SWA else 0
+        start, page = self._lease.start(component), self._pools.page
         if start > first:
             raise IntegrityError(
                 f"{component}: the lease holds tokens from {start} on, the layers need {first}"
             )
-        table = np.asarray(self._lease.pages(component))
-        low = (first - start) // self._page
-        high = -(-(length - start) // self._page)
-        pages = torch.from_numpy(table[low:high].astype(np.int64)).to(self._device)
-        return pages, first - start - low * self._page
-
-    def _gather(
-        self, component: str, part: int, pages: torch.Tensor, skip: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy pages into one piece: keys and values as [1, heads, tokens, width], `skip` tokens left out."""
-        rows = self._paged[component][part]
-        runs = rows.view(-1, self._page, *rows.shape[1:])
-
-        def piece(index: torch.Tensor) -> torch.Tensor:
-            tokens = runs.index_select(0, index).view(-1, *rows.shape[1:])
-            return tokens[skip:].transpose(0, 1).unsqueeze(0)
-
-        if self._tensors[component] == 2:
-            return piece(2 * pages), piece(2 * pages + 1)
-        both = piece(pages)
-        width = self._layout.split[component]
-        return both[..., :width], both[..., width:]
+        low, high = (first - start) // page, -(-(length - start) // page)
+        pages = np.asarray(self._lease.pages(component))[low:high].astype(np.int64)
+        return torch.from_numpy(pages).to(self._device), first - start - low * page
 
     def _bind(self, *, known: bool) -> None:
         """Let the recurrent layers' states be the lease's slot; `known` where it holds a state."""
@@ -135,21 +106,27 @@ class LeasedCache(DynamicCache):
     # -- computing ------------------------------------------------------------------------------------
 
     def attend(self, start: int, end: int) -> None:
-        """Prepare for a forward over the tokens [start, end): find the rows of their pages."""
+        """Prepare for a forward over the tokens [start, end): find the rows of their pages.
+
+        Raises ConfigError where the forward before did not come to its end (`attended`): layers update
+        their states in place, so these are of no place any more.
+        """
+        if self._torn:
+            raise ConfigError("a forward failed half-way: release the sequence and start it again")
+        if self._left:
+            raise ConfigError(
+                "decoded in batches, a sequence cannot be computed by itself any more"
+            )
         if not self._bound:
             self._bind(known=False)
-        page = self._page
-        for name, tensors in self._tensors.items():
-            table, first = self._lease.pages(name), self._lease.start(name) // page
-            if end - start == 1:
-                row = table[start // page - first] * (tensors * page) + start % page
-                rows = torch.tensor([row], device=self._device)
-            else:
-                positions = np.arange(start, end)
-                own = np.asarray(table)[positions // page - first].astype(np.int64)
-                found = own * (tensors * page) + positions % page
-                rows = torch.from_numpy(found).to(self._device)
-            self._rows[name] = (rows, rows + page)
+        for name in self._pools.components:
+            rows = self._pools.of(name, self._lease, start, end)
+            self._rows[name] = torch.from_numpy(rows).to(self._device)
+        self._torn = True
+
+    def attended(self) -> None:
+        """Say that the forward has come to its end."""
+        self._torn = False
 
     def update(
         self,
@@ -166,16 +143,20 @@ class LeasedCache(DynamicCache):
     def capture(self, key_states: torch.Tensor, value_states: torch.Tensor, layer: int) -> None:
         """Write new keys and values [1, heads, tokens, width] of one layer into their pages."""
         kv = self._where[layer]
-        pool = self._paged[kv.component][kv.part]
-        rows, behind = self._rows[kv.component]
-        keys, values = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
-        if self._tensors[kv.component] == 2:
-            pool.index_copy_(0, rows, keys)
-            pool.index_copy_(0, behind, values)
-        else:
-            width = self._layout.split[kv.component]
-            pool[..., :width].index_copy_(0, rows, keys)
-            pool[..., width:].index_copy_(0, rows, values)
+        self._pools.write(
+            kv,
+            self._rows[kv.component],
+            key_states[0].transpose(0, 1),
+            value_states[0].transpose(0, 1),
+        )
+
+    def leave_pages(self) -> None:
+        """Let go of the gathered keys and values: from now on they are read from the pages, in batches."""
+        for kv in self._layout.kv:
+            layer = cast("DynamicLayer", self.layers[kv.layer])
+            layer.keys = layer.values = None
+            layer.is_initialized = False
+        self._left = True
 
     # -- states ---------------------------------------------------------------------------------------
 

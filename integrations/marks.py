@@ -24,11 +24,10 @@ def marks(
     """Answer the marks of a prompt of `length` tokens, ascending, all whole pages and behind `reused`.
 
     `fork` is how far other conversations share the prompt (`Lease.full_match`), `spacing` a distance
-    in tokens (rounded up to a page; 0 for none), `keep` further positions, floored to a page.
+    in tokens (0 for none), `keep` further positions. All are floored to a page.
     """
     places = {length, length - 1, fork, *keep}
     if spacing:
-        step = -(-spacing // page) * page
-        places.update(range(step, length, step))
+        places.update(range(spacing, length, spacing))
     floors = {place // page * page for place in places if place <= length}
     return sorted(mark for mark in floors if mark > reused)

@@ -100,10 +100,6 @@ class Sequence:
         if end > self.lease.extent:
             await self.lease.extend(end - self.lease.extent, deadline=deadline)
         await self._engine.compute(self, end)
-        if end in self._marks:
-            if self._engine.layout.states:
-                await self.lease.snapshot(MAMBA, at=end)
-            await self.lease.publish(end)
         return self.ready
 
     def _next_cut(self, limit: int) -> int:
@@ -132,13 +128,22 @@ class Sequence:
         self.lease.append([token])
         self.tokens.append(token)
 
-    def computed(self, end: int, logits: torch.Tensor) -> None:
-        """Note that the tokens up to `end` have been computed (the engine says so)."""
+    def note(self, end: int, logits: torch.Tensor) -> None:
+        """Take down that the tokens up to `end` have been computed: for the engine, before `keep`."""
+        answering = self.position >= self.prompt
         self.position = end
         if end >= self.prompt:
             self.logits = logits
-        if end > self.prompt and end % self._engine.page_size == 0 and self._engine.layout.states:
+        if answering and end % self._engine.page_size == 0 and self._engine.layout.states:
             self._turn_end, self._turn_state = end, self.kv.save_state()
+
+    async def keep(self) -> None:
+        """Let others come back to where the sequence stands, if that is a mark: for the engine."""
+        at, spacing = self.position, self._engine.spacing
+        if at in self._marks or (at > self.prompt and spacing and at % spacing == 0):
+            if self._engine.layout.states:
+                await self.lease.snapshot(MAMBA, at=at)
+            await self.lease.publish(at)
 
     async def finish(self) -> None:
         """End the turn: publish all whole pages, with the state at the last page boundary.

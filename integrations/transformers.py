@@ -14,7 +14,7 @@ A turn, with `layout = describe(model)` and a cache opened on `layout.spec`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +24,8 @@ from transformers import PreTrainedModel
 
 from ..errors import ConfigError
 from ..spec import Namespace
+from ..tiers.keys import chunk_tokens
+from .batch import BatchedCache
 from .layout import CacheLayout, describe
 from .leased_cache import LeasedCache
 from .sequence import Sequence
@@ -40,10 +42,14 @@ T = TypeVar("T")
 class TransformersEngine:
     """Run requests on one model with one cache, whose L1 is on the model's device.
 
-    `chunk` is the most tokens of one forward, `spacing` the distance in tokens of extra places where
-    states and windows are kept (0: only where prompts and turns end and where others forked off).
+    `chunk` is the most tokens of one forward, `spacing` the distance in tokens, rounded up to a page,
+    of extra places where states and windows are kept, in prompts and in answers. 0 means none: only
+    where prompts and turns end and where others forked off. By default it is the length of a chunk of
+    the store where the cache was configured with one, because a store keeps states at chunks' ends
+    only, and 0 where not.
     With `threaded`, forwards run on a worker thread, one at a time, and the caller's other tasks go on
-    meanwhile; a forward that has begun is not interrupted by cancellation.
+    meanwhile; a forward that has begun is not interrupted by cancellation. With `batched`, a decode
+    step is one forward for all its sequences, which reads keys and values from L1's pages.
 
     Raises ConfigError where cache and model do not belong together.
     """
@@ -55,8 +61,9 @@ class TransformersEngine:
         layout: CacheLayout,
         *,
         chunk: int = 256,
-        spacing: int = 0,
+        spacing: int | None = None,
         threaded: bool = False,
+        batched: bool = False,
     ) -> None:
         if cache.config.model != layout.spec:
             raise ConfigError(
@@ -64,14 +71,23 @@ class TransformersEngine:
             )
         if cache.pools.device != model.device:
             raise ConfigError(f"L1 is on {cache.pools.device}, the model on {model.device}")
+        if spacing is None:
+            spacing = chunk_tokens(layout.spec.page_size) if cache.config.store else 0
         if chunk < 1 or spacing < 0:
             raise ConfigError("chunk must be at least 1 and spacing not negative, in tokens")
+        config = model.config.get_text_config(decoder=True)
+        if batched and "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+            raise ConfigError(
+                "chunked attention counts chunks from the first place of a batch, which is another "
+                "token in each sequence: decode without batched"
+            )
         self.model = model
         self.cache = cache
         self.layout = layout
         self.page_size = layout.spec.page_size
         self.chunk = chunk
-        self.spacing = spacing
+        self.spacing = -(-spacing // self.page_size) * self.page_size
+        self.batched = batched
         self._limiter = trio.CapacityLimiter(1) if threaded else None
 
     async def start(
@@ -105,13 +121,25 @@ class TransformersEngine:
         with torch.inference_mode():
             return LeasedCache(self.model, self.cache.pools, self.layout, lease)
 
-    async def step(self, sequences: Collection[Sequence]) -> None:
+    async def step(self, sequences: Several[Sequence]) -> None:
         """Compute the token that was pushed to each of the sequences; renews their `logits`.
 
-        Sequences are computed one by one, so a batch gives exactly what each alone would give.
+        One by one they get exactly what each alone would get. `batched`, they share one forward: the
+        same up to the order in which numbers are added up (1e-6 in float32).
         """
-        for sequence in sequences:
-            await self.compute(sequence, len(sequence.tokens))
+        if not self.batched:
+            for sequence in sequences:
+                await self.compute(sequence, len(sequence.tokens))
+            return
+        pushed = [s for s in sequences if s.position == len(s.tokens) - 1 and s.ready]
+        if len(pushed) < len(sequences):
+            raise ConfigError("step: push one token to each sequence whose prompt is through")
+        if pushed:
+            logits = await self._run(lambda: self._forward_batch(pushed))
+            for sequence, line in zip(pushed, logits, strict=True):
+                sequence.note(len(sequence.tokens), line)
+            for sequence in pushed:
+                await sequence.keep()
 
     async def generate(self, sequence: Sequence, count: int) -> list[int]:
         """Prefill what is missing and answer `count` greedily chosen tokens; ends the turn.
@@ -132,10 +160,12 @@ class TransformersEngine:
         """Run the model over a sequence's tokens up to `end`, for which the lease has room."""
         start = sequence.position
         if start < end:
-            logits = await self._run(lambda: self._forward(sequence, start, end))
-            sequence.computed(end, logits)
+            logits = await self._run(lambda: self.forward(sequence, start, end))
+            sequence.note(end, logits)
+            await sequence.keep()
 
-    def _forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+    def forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+        """Run the model over [start, end) and answer the last token's logits; no awaiting, any thread."""
         with torch.inference_mode():
             sequence.kv.attend(start, end)
             device = self.model.device
@@ -147,7 +177,28 @@ class TransformersEngine:
                 use_cache=True,
                 logits_to_keep=1,
             )
+            sequence.kv.attended()
             logits: torch.Tensor = output.logits[0, -1]
+            return logits
+
+    def _forward_batch(self, sequences: list[Sequence]) -> torch.Tensor:
+        positions = [sequence.position for sequence in sequences]
+        device = self.model.device
+        with torch.inference_mode():
+            leases = [sequence.lease for sequence in sequences]
+            kv = BatchedCache(self.model, self.cache.pools, self.layout, leases, positions)
+            for sequence in sequences:
+                sequence.kv.leave_pages()
+            output = self.model(
+                input_ids=torch.tensor([[s.tokens[-1]] for s in sequences], device=device),
+                attention_mask=kv.attention_mask(device),
+                position_ids=torch.tensor(positions, device=device).unsqueeze(1),
+                cache=kv,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            kv.write_back()
+            logits: torch.Tensor = output.logits[:, -1]
             return logits
 
     async def _run(self, work: Callable[[], T]) -> T:

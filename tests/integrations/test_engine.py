@@ -24,7 +24,7 @@ from .world import cold, cold_generation, engine_of, layout_of, model_of, same, 
         ({"length": 8}, [8]),
         ({"length": 29, "fork": 16}, [16, 24]),
         ({"length": 29, "fork": 16, "reused": 16}, [24]),
-        ({"length": 100, "spacing": 30}, [32, 64, 96]),
+        ({"length": 100, "spacing": 32}, [32, 64, 96]),
         ({"length": 100, "spacing": 32, "reused": 64}, [96]),
         ({"length": 50, "keep": [9, 17, 50, 51, 999]}, [8, 16, 48]),
     ],
@@ -40,6 +40,36 @@ async def test_forwards_end_where_states_are_kept():
         ends = [end for _, end in engine.spans]
         assert ends == [20, 32, 40, 60, 64, 70]
         assert engine.spans[0] == (0, 20)
+
+
+async def test_answers_keep_states_at_the_spacing_too():
+    """What the store keeps stands at its chunks' ends, also where an answer passes one."""
+    async with engine_of("lara-mini", spacing=15) as engine:
+        assert engine.spacing == 16
+        prompt = tokens(1, 42)
+        async with await engine.start(prompt) as sequence:
+            history = prompt + await engine.generate(sequence, 40)
+        reached = [(await engine.cache.peek(history[:n])).length for n in (42, 49, 65, 79, 81)]
+        assert reached == [40, 48, 64, 64, 80]
+
+
+@pytest.mark.parametrize(("store", "spacing"), [(False, 0), (True, 256)])
+async def test_a_store_wants_states_at_its_chunks_ends(tmp_path, store, spacing):
+    async with engine_of("lara-mini", store=tmp_path if store else None) as engine:
+        assert engine.spacing == spacing
+
+
+async def test_a_conversation_that_comes_back_from_the_store(tmp_path):
+    prompt = tokens(1, 250)
+    async with engine_of("lara-mini", store=tmp_path, chunk=128) as engine:
+        async with await engine.start(prompt) as sequence:
+            history = prompt + await engine.generate(sequence, 15)
+        await engine.cache.settle()
+        await engine.cache.flush()
+        async with await engine.start(history) as sequence:
+            assert sequence.lease.hit.l3 == 256
+            answer = await engine.generate(sequence, 4)
+        assert answer == cold_generation("lara-mini", history, 4)
 
 
 async def test_a_chunk_can_be_chosen_each_time():
@@ -117,14 +147,14 @@ async def test_a_step_at_a_time():
 async def test_cancelled_while_a_forward_runs_on_a_thread(monkeypatch):
     """The forward ends first: nobody else gets its pages while it still writes them."""
     entered, go_on = threading.Event(), threading.Event()
-    forward = TransformersEngine._forward
+    forward = TransformersEngine.forward
 
     def slow(self, *args):
         entered.set()
         assert go_on.wait(10)
         return forward(self, *args)
 
-    monkeypatch.setattr(TransformersEngine, "_forward", slow)
+    monkeypatch.setattr(TransformersEngine, "forward", slow)
     async with engine_of("lara-mini", threaded=True) as engine:
         released = trio.Event()
 
@@ -143,6 +173,27 @@ async def test_cancelled_while_a_forward_runs_on_a_thread(monkeypatch):
             go_on.set()
         assert released.is_set()
         assert (await engine.cache.stats()).leases == 0
+
+
+async def test_a_forward_that_fails_half_way():
+    """Layers have updated some states in place: the sequence is refused, what it published stays."""
+    prompt = tokens(1, 60)
+
+    def fail(*_):
+        raise ArithmeticError("half-way")
+
+    async with engine_of("lara-mini") as engine:
+        async with await engine.start(prompt, keep=[32]) as sequence:
+            await sequence.prefill(32)
+            hook = engine.model.model.layers[3].register_forward_hook(fail)
+            with pytest.raises(ArithmeticError):
+                await sequence.prefill()
+            hook.remove()
+            with pytest.raises(ConfigError, match="failed half-way"):
+                await sequence.prefill()
+        async with await engine.start(prompt) as sequence:
+            assert sequence.lease.length == 32
+            assert same(await through(sequence), cold("lara-mini", prompt))
 
 
 async def test_a_failed_restore_gives_the_lease_back(monkeypatch):
