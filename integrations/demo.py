@@ -1,8 +1,8 @@
 """The demo: a few conversations on a tiny hybrid model, with and without the cache, side by side.
 
-    start ── turn 1 ── … ── turn 4 ── restart ── turn 5 ── turn 6
-             L1 holds less than all conversations     L1 and L2 are empty:
-             together: some come back from L2         all come back from L3
+start ── turn 1 ── … ── turn 4 ── restart ── turn 5 ── turn 6
+         L1 holds less than all conversations     L1 and L2 are empty:
+         together: some come back from L2         all come back from L3
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CONVERSATIONS, TURNS = 3, 6
 RESTART = 4
 """Turns before the restart."""
 
-SYSTEM, QUESTION, ANSWER = 512, 640, 12
+SYSTEM, QUESTION, ANSWER = 512, 320, 12
 """Tokens of the system prompt that all share, of each question and of each answer."""
 
 CHUNK = 256
-L1_TOKENS, L2_TOKENS, STORE_BYTES = 6144, 32_768, 1 << 28
+L1_TOKENS, L2_TOKENS, STORE_BYTES = 3584, 24_576, 1 << 28
 
 TurnDone = Callable[["Turn"], None]
 
