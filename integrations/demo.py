@@ -33,6 +33,9 @@ SYSTEM, QUESTION, ANSWER = 512, 320, 12
 """Tokens of the system prompt that all share, of each question and of each answer."""
 
 CHUNK = 256
+TOLERANCE = 1e-4
+"""What logits may be off by: prompts that are cut elsewhere add up in another order."""
+
 L1_TOKENS, L2_TOKENS, STORE_BYTES = 3584, 24_576, 1 << 28
 
 TurnDone = Callable[["Turn"], None]
@@ -41,7 +44,8 @@ TurnDone = Callable[["Turn"], None]
 class Turn(msgspec.Struct, frozen=True):
     """One turn of one conversation, numbered from 1; times are to the first token, in ms.
 
-    `differs` is the first token of the answer that is not the same with the cache, -1 for none.
+    `differs` is the first token of the answer that is not the same with the cache, -1 for none;
+    `off` the largest difference between any two logits from which the tokens were chosen.
     """
 
     conversation: int
@@ -51,6 +55,12 @@ class Turn(msgspec.Struct, frozen=True):
     with_ms: float
     without_ms: float
     differs: int
+    off: float
+
+    @property
+    def same(self) -> bool:
+        """Whether the model said the same with the cache as without it."""
+        return self.differs < 0 and self.off <= TOLERANCE
 
 
 async def play(model: PreTrainedModel, *, seed: int = 0, on_turn: TurnDone) -> list[Turn]:
@@ -66,9 +76,9 @@ async def play(model: PreTrainedModel, *, seed: int = 0, on_turn: TurnDone) -> l
             async with _engine(model, layout, Path(folder)) as engine:
                 for number in numbers:
                     for conversation, history in enumerate(histories, start=1):
-                        history += _words(dice, QUESTION)
+                        history.extend(_words(dice, QUESTION))
                         turn, answer = await _turn(engine, history, conversation, number)
-                        history += answer
+                        history.extend(answer)
                         turns.append(turn)
                         on_turn(turn)
                         # Somebody who reads the answer takes longer than a copy to L2 or L3.
@@ -100,27 +110,42 @@ async def _turn(
     engine: TransformersEngine, prompt: list[int], conversation: int, number: int
 ) -> tuple[Turn, list[int]]:
     cold, without_ms = _without(engine.model, prompt)
+    warm: list[torch.Tensor] = []
+    answer: list[int] = []
     started = time.perf_counter()
     async with await engine.start(prompt, keep=[SYSTEM]) as sequence:
         while not await sequence.prefill():
             pass
-        sequence.argmax()  # the first token has been chosen
+        answer.append(sequence.argmax())
         with_ms = (time.perf_counter() - started) * 1e3
-        answer = await engine.generate(sequence, ANSWER)
+        while sequence.logits is not None:
+            warm.append(sequence.logits)
+            if len(answer) == ANSWER:
+                break
+            await sequence.push(answer[-1])
+            await engine.step([sequence])
+            answer.append(sequence.argmax())
+        await sequence.finish()
         hit = sequence.lease.hit
-    differs = next((i for i, (a, b) in enumerate(zip(answer, cold, strict=True)) if a != b), -1)
-    return Turn(conversation, number, len(prompt), hit, with_ms, without_ms, differs), answer
+    differs = next((i for i, logits in enumerate(cold) if int(logits.argmax()) != answer[i]), -1)
+    # Behind a token that differs, the logits are those of another text.
+    compared = zip(warm[: differs + 1 or None], cold, strict=False)
+    off = max(float((one - other).abs().max()) for one, other in compared)
+    return (
+        Turn(conversation, number, len(prompt), hit, with_ms, without_ms, differs, off),
+        answer,
+    )
 
 
-def _without(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int], float]:
-    """Answer a prompt greedily without any cache; also answer the time to the first token in ms."""
+def _without(model: PreTrainedModel, prompt: list[int]) -> tuple[list[torch.Tensor], float]:
+    """Answer a prompt greedily without any cache: the logits, and the ms to the first token."""
     kv = DynamicCache(config=model.config)
-    answer: list[int] = []
+    chosen: list[torch.Tensor] = []
     known, position = list(prompt), 0
     started = time.perf_counter()
     first_ms = 0.0
     with torch.inference_mode():
-        while len(answer) < ANSWER:
+        while len(chosen) < ANSWER:
             end = min(position + CHUNK, len(known))
             logits = model(
                 input_ids=torch.tensor([known[position:end]]),
@@ -131,7 +156,7 @@ def _without(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int], floa
             ).logits[0, -1]
             position = end
             if position == len(known):
-                answer.append(int(logits.argmax()))
-                known.append(answer[-1])
+                known.append(int(logits.argmax()))
+                chosen.append(logits)
                 first_ms = first_ms or (time.perf_counter() - started) * 1e3
-    return answer, first_ms
+    return chosen, first_ms

@@ -78,11 +78,16 @@ def demo(
         _write(json, msgspec.json.format(msgspec.json.encode(turns), indent=2) + b"\n")
     if plot is not None:
         console.print(f"plot: {_plot(turns, model, plot)}", soft_wrap=True)
-    wrong = [turn for turn in turns if turn.differs >= 0]
+    wrong = [turn for turn in turns if not turn.same]
     for turn in wrong:
+        where = f"conversation {turn.conversation}, turn {turn.turn}"
+        what = (
+            f"another answer from token {turn.differs} on"
+            if turn.differs >= 0
+            else "the same answer"
+        )
         console.print(
-            f"[bold red]DIFFERENT[/]: conversation {turn.conversation}, turn {turn.turn}: the "
-            f"answer with the cache is another one from token {turn.differs} on",
+            f"[bold red]DIFFERENT[/]: {where}: with the cache {what}, logits off by {turn.off:.2g}",
             soft_wrap=True,
         )
     if wrong:
@@ -135,7 +140,8 @@ def _summary(turns: Sequence[Turn], seconds: float) -> str:
     share = saved / sum(turn.without_ms for turn in turns)
     by_tier = ", ".join(f"{hit:,} {tier.upper()}" for tier, hit in zip(_TIERS, hits, strict=True))
     return (
-        f"All {len(turns)} answers are the same with the cache and without. {sum(hits):,} of "
+        f"All {len(turns)} answers are the same with the cache and without (logits off by at most "
+        f"{max(turn.off for turn in turns):.1g}). {sum(hits):,} of "
         f"{prompt:,} prompt tokens ({sum(hits) / prompt:.0%}) were not computed again "
         f"({by_tier}); that saved {saved / 1e3:.2f} s, {share:.0%} of the time to first "
         f"tokens. ({seconds:.0f} s in all)"
