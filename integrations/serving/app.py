@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 
 import msgspec
 import trio
@@ -145,10 +146,11 @@ async def _event(send: Send, said: Json) -> None:
 
 async def _body(request: Request, context: int) -> bytes:
     body, most = bytearray(), _BODY_BYTES + _TOKEN_BYTES * context
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise ApiError(400, f"the request is larger than {most} bytes")
+    async with aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > most:
+                raise ApiError(400, f"the request is larger than {most} bytes")
     return bytes(body)
 
 
