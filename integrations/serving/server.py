@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 import msgspec
 import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http
+from hypercorn.typing import Framework
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import Observation
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from transformers import PreTrainedModel
@@ -80,22 +82,18 @@ async def serve(
     async with open_cache(config, telemetry=telemetry) as cache:
         engine = TransformersEngine(model, cache, layout, chunk=settings.chunk, threaded=True)
         scheduler = Scheduler(engine, settings.limits, first_token.record)
-        for name, count in (
-            ("running", lambda: len(scheduler.running)),
-            ("waiting", lambda: len(scheduler.waiting)),
-            ("preempted", lambda: scheduler.preempted),
-        ):
-            create = (
-                meter.create_observable_counter
-                if name == "preempted"
-                else meter.create_observable_gauge
-            )
-            create(
-                f"banyankv.server.requests.{name}", [lambda _, count=count: [Observation(count())]]
-            )
-        app = make_app(cache, scheduler, settings.name, context, partial(generate_latest, registry))
+        name = "banyankv.server.requests."
+        running, waiting = scheduler.running, scheduler.waiting
+        meter.create_observable_gauge(f"{name}running", [_reading(lambda: len(running))])
+        meter.create_observable_gauge(f"{name}waiting", [_reading(lambda: len(waiting))])
+        preempted = [_reading(lambda: scheduler.preempted)]
+        meter.create_observable_counter(f"{name}preempted", preempted)
+        metrics = partial(generate_latest, registry)
+        app = make_app(cache, scheduler, settings.name, context, metrics)
         async with trio.open_nursery() as listening:
-            listen = partial(serve_http, app, http, shutdown_trigger=stopped.wait)
+            listen = partial(
+                serve_http, cast("Framework", app), http, shutdown_trigger=stopped.wait
+            )
             urls: list[str] = await listening.start(listen)
             async with trio.open_nursery() as scheduling:
                 scheduling.start_soon(scheduler.run)
@@ -107,3 +105,7 @@ async def serve(
                 scheduling.cancel_scope.cancel()
             stopped.set()
     meters.shutdown()
+
+
+def _reading(count: Callable[[], int]) -> Callable[[CallbackOptions], list[Observation]]:
+    return lambda _: [Observation(count())]
