@@ -9,7 +9,7 @@ import msgspec
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -82,7 +82,7 @@ def make_app(
             Route("/metrics", measured),
             Route("/health", health),
         ],
-        exception_handlers={ApiError: _refused, HTTPException: _refused},
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect), _refused),
     )
 
 
@@ -159,6 +159,8 @@ def _error(error: ApiError) -> Response:
 
 
 def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, ApiError):
+        return _error(error)
     if isinstance(error, HTTPException):
-        error = ApiError(error.status_code, error.detail)
-    return _error(error if isinstance(error, ApiError) else ApiError(500, str(error)))
+        return _error(ApiError(error.status_code, error.detail))
+    return _error(ApiError(400, "the client left before its request was there"))  # nobody hears it

@@ -44,7 +44,8 @@ class Generation:
         """What computes it, while it runs."""
         self.gone = False
         """Whether nobody waits for the answer any more."""
-        self.starting = trio.CancelScope()
+        self.scope = trio.CancelScope()
+        """Around what may take long; cancelled when the client goes."""
         self.submitted = trio.current_time()
         self.passed_over = 0
         self._temperature = temperature

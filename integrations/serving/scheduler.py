@@ -97,7 +97,7 @@ class Scheduler:
             yield
         finally:
             generation.gone = True
-            generation.starting.cancel()
+            generation.scope.cancel()
             self._news.set()
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Scheduler:
         """Acquire and restore, in a task of its own; then the loop has the sequence."""
         error: BanyanError | None = None
         try:
-            with trio.CancelScope() as generation.starting:
+            with trio.CancelScope() as generation.scope:
                 generation.sequence = await self._engine.start(
                     generation.tokens, keep=[generation.fork], namespace=generation.namespace
                 )
@@ -225,11 +225,13 @@ class Scheduler:
             await self._end(generation)
 
     async def _with_room(self, mine: Generation, work: Callable[..., Awaitable[object]]) -> bool:
-        """Do what takes room, pre-empting the youngest for it; False where that is `mine`."""
-        while True:
+        """Do what takes room, pre-empting the youngest for it; False where `mine` had to stop."""
+        while not mine.gone:
             alone = self.running == [mine] and not self.starting
             try:
-                await work(deadline=None if alone else _PATIENCE)
+                with trio.CancelScope() as mine.scope:
+                    await work(deadline=None if alone else _PATIENCE)
+                    return True
             except NoCapacity as error:
                 if alone:
                     await self._end(mine, error)
@@ -238,8 +240,7 @@ class Scheduler:
                 await self._preempt(youngest)
                 if youngest is mine:
                     return False
-            else:
-                return True
+        return False
 
     async def _preempt(self, generation: Generation) -> None:
         """Give a request's room up; what is computed is published, so that coming back is cheap."""

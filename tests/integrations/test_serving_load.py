@@ -6,7 +6,7 @@ import openai
 import pytest
 import trio
 
-from .serving import NAME, clean, serving, text, uncached, until
+from .serving import NAME, PATIENT, clean, serving, text, uncached, until
 
 
 async def vanish(server, true, **said):
@@ -57,6 +57,39 @@ async def test_a_client_that_vanishes_from_a_stream_is_not_answered_to_its_end()
         assert gate.forwards < 200
         # What was computed for it is there for others.
         assert (await server.complete(prompt, 4)) == (uncached(prompt, 4), 32)
+
+
+async def test_a_client_that_vanishes_while_it_asks(capfd):
+    async with serving() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        for sent in (b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"):
+            for rest in (b"", b"Content-Length: 99\r\n\r\n{"):
+                async with await trio.open_tcp_stream(host, int(port)) as socket:
+                    await socket.send_all(sent + rest)
+        assert (await server.complete(text(1, 20), 4))[0] == uncached(text(1, 20), 4)
+        assert (await server.cache.stats()).requests == 1
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_client_that_vanishes_while_it_waits_for_room():
+    """It is alone, and nobody else of the server's can give it any."""
+    async with (
+        serving(pages=24, room_timeout=PATIENT) as server,
+        await server.cache.acquire([1, 2, 3]) as lease,
+    ):
+        await lease.extend(23 * 8)
+
+        async def somebody_waits():
+            return (await server.cache.stats()).waiting
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.complete, text(1, 100))
+            while not await somebody_waits():
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        await server.scheduler.drained()
+        assert (await server.cache.stats()).leases == 1
+        await lease.release()
 
 
 async def test_a_client_that_vanishes_while_its_prefix_comes_from_below(tmp_path):
