@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -32,6 +32,7 @@ from .results import Case, Spread
 if TYPE_CHECKING:
     from ..integrations.layout import CacheLayout
     from ..integrations.serving.server import Serving
+    from .client import Connection, Turn
 
 MODELS = {"FULL+SWA": "gemma3", "FULL+SWA+MAMBA": "lara-mini"}
 TIERS = ("L1", "L1+L2", "L1+L2+L3")
@@ -60,14 +61,6 @@ class Size(msgspec.Struct, frozen=True):
 
 FULL = Size(clients=8, rounds=40, new=200, answer=4, l1=2 * _CONTEXT + 1024, l2=32_768)
 TINY = Size(clients=2, rounds=3, new=150, answer=2, l1=1024, l2=1536)
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """One answered turn: tokens of its prompt, those reused, seconds to its first token."""
-
-    prompt: int
-    cached: int
-    ttft: float
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -129,13 +122,21 @@ def _report(bench: Bench, model: str, played: dict[str, Played]) -> None:
 
 async def _play(family: str, tiers: str, size: Size) -> Played:
     """Serve a model and let all clients talk to it; a fresh cache, nothing is known at the start."""
+    from .client import Connection
+
     rounds: list[list[Turn]] = [[] for _ in range(size.rounds)]
     said = [""] * size.clients
     async with _serving(family, tiers, size) as server:
+
+        async def client(number: int) -> None:
+            said[number] = await _talk(
+                number, partial(Connection, server.url, family), size, rounds
+            )
+
         started = time.perf_counter()
         async with trio.open_nursery() as nursery:
-            for client in range(size.clients):
-                nursery.start_soon(_talk, server.url, family, client, size, rounds, said)
+            for number in range(size.clients):
+                nursery.start_soon(client, number)
         seconds = time.perf_counter() - started
         await server.cache.settle()
         await server.cache.check()
@@ -185,77 +186,15 @@ def _room(layout: CacheLayout, tokens: int, size: Size) -> dict[str, int]:
 
 
 async def _talk(
-    url: str, model: str, number: int, size: Size, rounds: list[list[Turn]], said: list[str]
-) -> None:
-    """Be one client: ask, wait for the answer's end, and ask again."""
+    number: int, connect: Callable[[], Connection], size: Size, rounds: list[list[Turn]]
+) -> str:
+    """Be one client: ask, wait for the answer's end, and ask again; answer all that was said."""
     dice = random.Random(number)
-    async with _Connection(url) as connection:
+    said = ""
+    async with connect() as connection:
         for turns in rounds:
-            question = bytes(dice.choices(range(97, 123), k=size.new)).decode()
-            said[number] += question
-            prompt = said[number]
-            answer, turn = await connection.ask(model, prompt, size.answer)
-            said[number] += answer
+            said += bytes(dice.choices(range(97, 123), k=size.new)).decode()
+            answer, turn = await connection.ask(said, size.answer)
+            said += answer
             turns.append(turn)
-
-
-class _Connection:
-    """One client's connection, which stays open between its turns."""
-
-    def __init__(self, url: str) -> None:
-        self._host, port = url.removeprefix("http://").rsplit(":", 1)
-        self._port = int(port)
-
-    async def __aenter__(self) -> Self:
-        import h11
-
-        self._stream = await trio.open_tcp_stream(self._host, self._port)
-        self._http = h11.Connection(h11.CLIENT)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stream.aclose()
-
-    async def ask(self, model: str, prompt: str, tokens: int) -> tuple[str, Turn]:
-        """Ask for a completion, streamed; answer it, and how it went. Raises IntegrityError."""
-        import h11
-
-        body = msgspec.json.encode(
-            {
-                "model": model,
-                "prompt": prompt,
-                "max_tokens": tokens,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-        )
-        headers = [("host", self._host), ("content-length", str(len(body)))]
-        request = h11.Request(method="POST", target="/v1/completions", headers=headers)
-        sent = [self._http.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
-        asked = time.perf_counter()
-        await self._stream.send_all(b"".join(part for part in sent if part))
-        first, told = 0.0, bytearray()
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                self._http.receive_data(await self._stream.receive_some())
-            elif isinstance(event, h11.Response) and event.status_code != 200:
-                raise IntegrityError(f"the server answered with status {event.status_code}")
-            elif isinstance(event, h11.Data):
-                first = first or time.perf_counter() - asked
-                told += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                break
-        self._http.start_next_cycle()
-        *pieces, last, done = bytes(told).strip().split(b"\n\n")
-        if done != b"data: [DONE]":
-            raise IntegrityError(f"the server broke off: {last.decode()}")
-        text = "".join(_event(piece)["choices"][0]["text"] for piece in pieces)
-        usage = _event(last)["usage"]
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return text, Turn(usage["prompt_tokens"], cached, first)
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    event: dict[str, Any] = msgspec.json.decode(line.removeprefix(b"data: "))
-    return event
+    return said
