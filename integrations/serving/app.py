@@ -32,10 +32,8 @@ def make_app(
     """Make the ASGI application for one model, whose prompt and answer have `context` tokens at most."""
 
     async def answer(request: Request) -> Answer:
-        ask, chat = (
-            parse(await _body(request, context)),
-            request.url.path.endswith("/chat/completions"),
-        )
+        ask = parse(await _body(request, context))
+        chat = request.url.path.endswith("/chat/completions")
         if ask.model != model:
             message = f"there is no model {ask.model!r}, only {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")

@@ -196,7 +196,8 @@ class Scheduler:
             sequence = _sequence(generation)
             if not sequence.ready:
                 if await self._with_room(generation, sequence.prefill) and sequence.ready:
-                    self._first_token(trio.current_time() - generation.submitted)
+                    if not generation.answered:
+                        self._first_token(trio.current_time() - generation.submitted)
                     await self._emit(generation)
                 return True
         return False

@@ -1,6 +1,7 @@
 """The server under load: clients that vanish, too many of them, too little room, and its own end."""
 
 import random
+import re
 
 import openai
 import pytest
@@ -155,6 +156,9 @@ async def test_preempted_requests_say_the_same():
             for prompt in prompts:
                 nursery.start_soon(ask, prompt)
         assert server.scheduler.preempted > 0
+        told = (await server.client.get("/metrics")).text
+        assert re.search(r"time_to_first_token_seconds_count{.*} 4.0\n", told)
+        assert re.search(rf"preempted_total{{.*}} {server.scheduler.preempted}.0\n", told)
     assert texts == {prompt: uncached(prompt, 40) for prompt in prompts}
 
 
