@@ -97,8 +97,12 @@ class Sequence:
         if self.ready:
             return True
         end = self._next_cut(self._engine.chunk if limit is None else limit)
-        if end > self.lease.extent:
-            await self.lease.extend(end - self.lease.extent, deadline=deadline)
+        if self.position < self.lease.extent:
+            # Room that a call before took and did not come to use. To extend again would say that
+            # all of it has been computed, and windows would let go what is still to come.
+            end = min(end, self.lease.extent)
+        else:
+            await self.lease.extend(end - self.position, deadline=deadline)
         await self._engine.compute(self, end)
         return self.ready
 

@@ -69,8 +69,11 @@ class TransformersEngine:
             raise ConfigError(
                 f"the cache is one of {cache.config.model.name!r}, the layout of {layout.spec.name!r}"
             )
-        if cache.pools.device != model.device:
-            raise ConfigError(f"L1 is on {cache.pools.device}, the model on {model.device}")
+        device = cache.pools.device
+        if device.type != model.device.type or device.index not in (None, model.device.index):
+            raise ConfigError(f"L1 is on {device}, the model on {model.device}")
+        if model.training:
+            raise ConfigError("the model is in training mode: call its eval() first")
         if spacing is None:
             spacing = chunk_tokens(layout.spec.page_size) if cache.config.store else 0
         if chunk < 1 or spacing < 0:

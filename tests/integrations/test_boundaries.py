@@ -6,6 +6,8 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 
 import torch
 from banyankv import Tier
+from banyankv.integrations.tiny import tiny_model
+from banyankv.integrations.verify import verify_layers
 
 from .world import (
     CHUNK,
@@ -95,6 +97,17 @@ async def test_equal_chunks_are_equal_bit_for_bit(family):
             logits = await through(sequence)
         behind = [end for _, end in engine.spans if end < len(prompt)]
         assert torch.equal(logits, cold(family, prompt, (*before, *behind)))
+
+
+@pytest.mark.parametrize("family", ["lara-mini", "gemma3", "falcon-h1"])
+async def test_bfloat16_is_equal_bit_for_bit_too(family):
+    """There, another cut would move logits by up to 1e-2: only equal cuts tell."""
+    reports = await verify_layers(tiny_model(family).to(torch.bfloat16), page_size=PAGE)
+    assert [(report.tier, report.first(0.0), report.logits) for report in reports] == [
+        ("L1", None, 0.0),
+        ("L2", None, 0.0),
+        ("L3", None, 0.0),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import trio
 
-from .world import KINDS, cold_generation, engine_of, tokens
+from .world import DISPATCH, KINDS, cold_generation, engine_of, tokens
 
 TURNS, ANSWER = 3, 5
 
@@ -28,7 +28,7 @@ async def converse(engine, family, prompt, seed, turns=TURNS, admission=None):
 
 @pytest.mark.parametrize("family", [*KINDS, "jamba"])
 async def test_conversations_under_pressure(family):
-    await play_under_pressure(family, "direct")
+    await play_under_pressure(family, DISPATCH)
 
 
 async def test_conversations_under_pressure_in_both_dispatch_modes(dispatch):

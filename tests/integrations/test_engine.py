@@ -10,6 +10,7 @@ import torch
 import trio
 from banyankv import ConfigError, NoCapacity, StaleLease
 from banyankv.integrations.marks import marks
+from banyankv.integrations.tiny import tiny_model
 from banyankv.integrations.transformers import TransformersEngine
 
 from .world import cold, cold_generation, engine_of, layout_of, model_of, same, through, tokens
@@ -81,6 +82,33 @@ async def test_a_chunk_can_be_chosen_each_time():
             await sequence.prefill(0)
         assert same(await through(sequence), cold("lara-mini", tokens(1, 30)))
         assert await sequence.prefill()
+
+
+@pytest.mark.parametrize("family", ["lara-mini", "gemma3"])
+async def test_cancelled_with_room_for_a_chunk_that_was_not_computed(family, monkeypatch):
+    """To extend says that all before is computed: it must not be said of that chunk."""
+    prompt = tokens(1, 90)
+
+    scope = trio.CancelScope()
+
+    async def cancelled(*_):
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async with engine_of(family, chunk=40) as engine:
+        async with await engine.start(prompt) as sequence:
+            with monkeypatch.context() as patched, scope:
+                patched.setattr(engine, "compute", cancelled)
+                await sequence.prefill()
+            assert scope.cancelled_caught
+            assert (sequence.position, sequence.lease.extent) == (0, 40)
+            assert not await sequence.prefill(5)
+            assert not await sequence.prefill(60)
+            assert (sequence.position, sequence.lease.extent) == (40, 40)
+            assert same(await through(sequence), cold(family, prompt))
+        async with await engine.start(prompt) as sequence:
+            assert sequence.lease.length == 88
+            assert same(await through(sequence), cold(family, prompt))
 
 
 async def test_no_room_to_prefill_and_then_there_is():
@@ -224,6 +252,11 @@ async def test_what_does_not_belong_together():
                 TransformersEngine(model_of("lara-mini"), engine.cache, engine.layout, **options)
         with pytest.raises(ConfigError, match="empty prompt"):
             await engine.start([])
+        training = tiny_model("lara-mini").train()
+        with pytest.raises(ConfigError, match="call its eval"):
+            TransformersEngine(training, engine.cache, engine.layout)
+        with pytest.raises(ConfigError, match="L1 is on cpu, the model on meta"):
+            TransformersEngine(training.to("meta"), engine.cache, engine.layout)
 
 
 async def test_the_caller_s_autograd_mode_is_left_alone():

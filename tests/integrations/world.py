@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import random
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ logging.set_verbosity_error()
 torch.set_num_threads(1)
 
 PAGE, CHUNK, GRID = 8, 32, 64
+DISPATCH = os.environ.get("BANYANKV_DISPATCH", "direct")
 L3_CHUNK = 256
 ATOL = 1e-4
 
@@ -67,7 +69,7 @@ class Engine(TransformersEngine):
 
 @asynccontextmanager
 async def engine_of(
-    family, *, pages=96, states=48, store=None, page=PAGE, dispatch="direct", layout=None, **options
+    family, *, pages=96, states=48, store=None, page=PAGE, dispatch=DISPATCH, layout=None, **options
 ):
     """Open a cache on a tiny model: `pages` of L1 for each paged component, four times that of L2."""
     layout = layout or layout_of(family, page)
