@@ -33,6 +33,7 @@ def serve(
     running: Annotated[int, Parameter(group=_SERVE)] = 8,
     waiting: Annotated[int, Parameter(group=_SERVE)] = 64,
     chunk: Annotated[int, Parameter(group=_SERVE)] = 256,
+    batched: Annotated[bool, Parameter(group=_SERVE)] = True,
     grace: Annotated[float, Parameter(group=_SERVE)] = 5.0,
     page_size: Annotated[int, Parameter(group=_ROOM)] = PAGE_SIZE,
     l1_tokens: Annotated[int, Parameter(group=_ROOM)] = 16_384,
@@ -62,6 +63,8 @@ def serve(
         Requests that may wait; more are answered with 429.
     chunk
         Tokens of one prefill step.
+    batched
+        Compute a token of all requests that answer in one forward, and not one by one.
     grace
         Seconds that running requests have to end when the server ends.
     page_size
@@ -104,6 +107,7 @@ def serve(
         host=host,
         port=port,
         chunk=chunk,
+        batched=batched,
         grace=grace,
         limits=Limits(running=running, waiting=waiting),
     )

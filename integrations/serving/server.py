@@ -31,13 +31,14 @@ _SECONDS = tuple(mantissa * 10.0**power for power in range(-3, 2) for mantissa i
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What to call the model, where to listen (port 0: any that is free), tokens of a prefill step.
 
-    `grace` is how long, in seconds, running requests may go on when the server ends.
+    `batched` computes a token of all that answer in one forward, and not one by one. `grace` is how long, in seconds, running requests may go on when the server ends.
     """
 
     name: str
     host: str = "127.0.0.1"
     port: int = 0
     chunk: int = 256
+    batched: bool = True
     grace: float = 5.0
     limits: Limits = Limits()
 
@@ -80,7 +81,9 @@ async def serve(
     http.loglevel, http.include_server_header, http.graceful_timeout = "WARNING", False, 1.0
     stopped = trio.Event()
     async with open_cache(config, telemetry=telemetry) as cache:
-        engine = TransformersEngine(model, cache, layout, chunk=settings.chunk, threaded=True)
+        engine = TransformersEngine(
+            model, cache, layout, chunk=settings.chunk, threaded=True, batched=settings.batched
+        )
         scheduler = Scheduler(engine, settings.limits, first_token.record)
         name = "banyankv.server.requests."
         running, waiting = scheduler.running, scheduler.waiting

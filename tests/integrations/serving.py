@@ -155,17 +155,25 @@ class Gate:
 
     def __init__(self, engine):
         self.forwards = 0
-        self._compute = engine.compute
+        self._compute, self._step = engine.compute, engine.step
         self._open = trio.Event()
         self._reached = trio.Event()
-        engine.compute = self.compute
+        engine.compute, engine.step = self.compute, self.step
 
     async def compute(self, sequence, end):
+        await self._forward()
+        await self._compute(sequence, end)
+
+    async def step(self, sequences):
+        if sequences:
+            await self._forward()
+        await self._step(sequences)
+
+    async def _forward(self):
         self._reached.set()
         with trio.CancelScope(shield=True):  # a forward that has begun is not interrupted
             await self._open.wait()
         self.forwards += 1
-        await self._compute(sequence, end)
 
     async def reached(self):
         """Wait until a forward is held."""
