@@ -4,19 +4,21 @@ import functools
 import json
 import random
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import httpx2
 import torch
 import trio
-from banyankv import CacheConfig, PagedSpec, StoreConfig
+from banyankv import CacheConfig, PagedSpec, StoreConfig, open_cache
+from banyankv.integrations.serving import server
 from banyankv.integrations.serving.scheduler import Limits
-from banyankv.integrations.serving.server import Settings, serve
+from banyankv.integrations.serving.server import Settings
 from banyankv.integrations.serving.text import choose, decode, encode
 from banyankv.integrations.tiny import tiny_model
 from banyankv.integrations.transformers import describe
 from transformers import DynamicCache
 
-from .world import PAGE, forward
+from .world import DISPATCH, PAGE, forward
 
 NAME = "lara-mini"
 PATIENT = 120
@@ -65,32 +67,45 @@ async def serving(
         store=StoreConfig(path=str(store), max_bytes=1 << 28) if store else None,
         prefetch_threshold=1,
         room_timeout=room_timeout,
+        dispatch=DISPATCH,
     )
     settings = Settings(name=NAME, chunk=chunk, grace=grace, limits=Limits(**limits))
-    with trio.fail_after(PATIENT):
+    with trio.fail_after(PATIENT), patch.object(server, "open_cache", checked_cache):
         async with trio.open_nursery() as nursery:
-            started = functools.partial(serve, model(), layout(), config, settings, stop=stop)
-            server = await nursery.start(started)
-            async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENT) as client:
-                yield Server(server, client)
-            await clean(server)
+            started = functools.partial(
+                server.serve, model(), layout(), config, settings, stop=stop
+            )
+            serving = await nursery.start(started)
+            async with httpx2.AsyncClient(base_url=serving.url, timeout=PATIENT) as client:
+                yield Server(serving, client)
+            await serving.scheduler.drained()
             nursery.cancel_scope.cancel()
 
 
-async def clean(server):
-    """Wait until nobody is served, and look for what may have been left."""
-    await server.scheduler.drained()
-    await server.cache.settle()
-    await server.cache.check()
-    assert (await server.cache.stats()).leases == 0
+@asynccontextmanager
+async def checked_cache(*args, **options):
+    """Open a cache that is found clean at its end, however that comes."""
+    async with open_cache(*args, **options) as cache:
+        try:
+            yield cache
+        finally:
+            with trio.CancelScope(shield=True):
+                await clean(cache)
+
+
+async def clean(cache):
+    """Look for what may have been left."""
+    await cache.settle()
+    await cache.check()
+    assert (await cache.stats()).leases == 0
 
 
 class Server:
-    def __init__(self, server, client):
-        self.url = server.url
-        self.cache = server.cache
-        self.scheduler = server.scheduler
-        self.engine = server.scheduler._engine
+    def __init__(self, serving, client):
+        self.url = serving.url
+        self.cache = serving.cache
+        self.scheduler = serving.scheduler
+        self.engine = serving.scheduler._engine
         self.client = client
 
     async def post(self, path="/v1/completions", **said):
