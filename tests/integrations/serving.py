@@ -77,7 +77,7 @@ async def serving(
             )
             serving = await nursery.start(started)
             async with httpx2.AsyncClient(base_url=serving.url, timeout=PATIENT) as client:
-                yield Server(serving, client)
+                yield Server(serving, client, nursery)
             await serving.scheduler.drained()
             nursery.cancel_scope.cancel()
 
@@ -101,7 +101,8 @@ async def clean(cache):
 
 
 class Server:
-    def __init__(self, serving, client):
+    def __init__(self, serving, client, nursery):
+        self.nursery = nursery
         self.url = serving.url
         self.cache = serving.cache
         self.scheduler = serving.scheduler
