@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,14 +113,14 @@ def serve(
         limits=Limits(running=running, waiting=waiting),
     )
 
+    serving = partial(server.serve, loaded, layout, config, settings, stop=_interrupted)
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            serving: Serving = await nursery.start(
-                lambda task_status: server.serve(
-                    loaded, layout, config, settings, stop=_interrupted, task_status=task_status
-                )
+            listening: Serving = await nursery.start(serving)
+            console.print(
+                f"{settings.name} on {listening.url}/v1 (a reference server; Ctrl-C ends)"
             )
-            console.print(f"{settings.name} on {serving.url}/v1 (a reference server; Ctrl-C ends)")
 
     trio.run(main)
     return 0

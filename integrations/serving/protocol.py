@@ -16,9 +16,15 @@ from .text import VOCABULARY, encode, render
 
 Json = dict[str, Any]
 
-_NEUTRAL: Json = {"n": 1, "best_of": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
-_NEUTRAL |= {"echo": False, "logprobs": False, "suffix": "", "stop": [], "logit_bias": {}}
-_NEUTRAL |= {"tools": [], "functions": [], "response_format": {"type": "text"}}
+_NEUTRAL: Json = {
+    **dict.fromkeys(("n", "best_of", "top_p"), 1),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), 0),
+    **dict.fromkeys(("echo", "logprobs"), False),
+    **{option: [] for option in ("stop", "tools", "functions")},
+    "suffix": "",
+    "logit_bias": {},
+    "response_format": {"type": "text"},
+}
 """Options that are not supported, with the value that changes nothing."""
 
 

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
+import hypercorn.trio
 import msgspec
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve as serve_http
-from hypercorn.typing import Framework
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,6 +24,7 @@ from ..transformers import TransformersEngine
 from .app import make_app
 from .scheduler import Limits, Scheduler
 
+_serve_http = cast("Callable[..., Awaitable[None]]", hypercorn.trio.serve)
 _SECONDS = tuple(mantissa * 10.0**power for power in range(-3, 2) for mantissa in (1, 2.5, 5))
 
 
@@ -94,9 +94,7 @@ async def serve(
         metrics = partial(generate_latest, registry)
         app = make_app(cache, scheduler, settings.name, context, metrics)
         async with trio.open_nursery() as listening:
-            listen = partial(
-                serve_http, cast("Framework", app), http, shutdown_trigger=stopped.wait
-            )
+            listen = partial(_serve_http, app, http, shutdown_trigger=stopped.wait)
             urls: list[str] = await listening.start(listen)
             async with trio.open_nursery() as scheduling:
                 scheduling.start_soon(scheduler.run)
