@@ -8,7 +8,7 @@ import msgspec
 
 from .pace import Contender, Pace, Samples
 from .peers import Peers
-from .results import Case, Row, Spread
+from .results import Case, Curve, Row, Spread
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class Bench:
         """The benchmark that is running."""
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.curves: list[Curve] = []
 
     def scale(self, full: int, tiny: int) -> int:
         """Answer a size: `full`, or `tiny` in a smoke test."""
@@ -48,6 +49,10 @@ class Bench:
     def row(self, case: Case, measure: str, unit: str, figure: Spread) -> None:
         """Report one figure."""
         self.rows.append(Row(self.name, case, measure, unit, figure))
+
+    def curve(self, case: Case, measure: str, unit: str, x: str, values: list[float]) -> None:
+        """Report how a figure went, for `--json` and `--plot`."""
+        self.curves.append(Curve(self.name, case, measure, unit, x, values))
 
     def compare(self, case: Case, samples: Samples, name: str, floor: str) -> None:
         """Report one contender's µs, its floor's, and their ratio."""

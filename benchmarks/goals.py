@@ -104,6 +104,14 @@ LINES = (
         "one million turns: memory at the end ÷ after the first tenth",
         "≤", 1.05, "memory", "memory, end ÷ first tenth",
     ),
+    Line(
+        "multi-turn, L1+L2+L3: input tokens/s ÷ L1 only",
+        "≥", 3, "multiturn", "÷ L1", {"tiers": "L1+L2+L3"},
+    ),
+    Line(
+        "multi-turn, L1+L2+L3: hit rate of the last round",
+        "≥", 0.96, "multiturn", "hit rate, last round", {"tiers": "L1+L2+L3"},
+    ),
 )  # fmt: skip
 
 

@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
+from .curves import plot_curves
 from .results import Report, Row, describe
 
 
 def plot_report(report: Report, folder: Path) -> None:
-    """Draw `NAME.png` for each benchmark into `folder`, which is made; raises `ConfigError`."""
+    """Draw `NAME.png` for each benchmark into `folder`, which is made, and `NAME.svg` for its curves.
+
+    Raises `ConfigError` where that cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, rows in itertools.groupby(report.rows, lambda row: row.benchmark):
             _plot(name, list(rows), folder / f"{name}.png")
+        for name, curves in itertools.groupby(report.curves, lambda curve: curve.benchmark):
+            plot_curves(name, list(curves), folder / f"{name}.svg")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write the plots: {error}") from None
 

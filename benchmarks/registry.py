@@ -21,6 +21,7 @@ BUILT = (
     "actors",
     "telemetry",
     "memory",
+    "multiturn",
 )
 NOT_BUILT = {
     "sessions": "named sessions do not exist yet",

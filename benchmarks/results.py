@@ -42,6 +42,17 @@ class Row(msgspec.Struct, frozen=True):
     figure: Spread
 
 
+class Curve(msgspec.Struct, frozen=True):
+    """What became of one figure in the course of a benchmark: its value at each `x`, from 1 on."""
+
+    benchmark: str
+    case: Case
+    measure: str
+    unit: str
+    x: str
+    values: list[float]
+
+
 class Goal(msgspec.Struct, frozen=True):
     """One line of the table of goals; `value` and `met` are None where it was not measured."""
 
@@ -69,6 +80,7 @@ class Report(msgspec.Struct, frozen=True):
     rows: list[Row]
     goals: list[Goal]
     notes: list[str]
+    curves: list[Curve] = []
 
 
 def describe(case: Mapping[str, str | int]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Annotated, cast
 
 import msgspec
 import trio
-from cyclopts import App, CycloptsError, Group, Parameter, Token
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 
 from ..components.policies import POLICIES
@@ -27,22 +26,18 @@ from ..telemetry import configure_telemetry
 from ..tiers.store_check import StoreReport, inspect
 from .bench_cli import bench
 from .config import CacheConfig, StoreConfig
+from .demo_cli import demo
 from .plots import plot_replay, require_plotting
 from .presets import capacities, load_model
 from .progress import show_progress
 from .replay import Replay
 from .report import ReplayResult
+from .serve_cli import serve
+from .sizes import convert_bytes
 from .verify_cli import verify_layers
 from .workloads import Workload, open_workload
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
 
 app = App(
     name="banyankv",
@@ -50,22 +45,12 @@ app = App(
     version=importlib.metadata.version("banyankv"),
 )
 app.command(bench)
+app.command(demo)
+app.command(serve)
 app.command(verify_layers)
 _ROOM = Group("Room", sort_key=1)
 _RUN = Group("Run", sort_key=2)
 _RESULTS = Group("Results", sort_key=3)
-
-
-def parse_bytes(text: str) -> int:
-    """Read a number of bytes: `500MB`, `8GiB`, `1048576`. Raises `ValueError`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is not a size such as 500MB or 8GiB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _convert_bytes(_: type, tokens: Sequence[Token]) -> int:
-    return parse_bytes(tokens[0].value)
 
 
 @app.command
@@ -82,7 +67,7 @@ def replay(
     l2_tokens: Annotated[int, Parameter(group=_ROOM)] = 1_048_576,
     store: Annotated[Path | None, Parameter(group=_ROOM)] = None,
     store_bytes: Annotated[
-        int, Parameter(group=_ROOM, converter=_convert_bytes, show_default=lambda _: "1GiB")
+        int, Parameter(group=_ROOM, converter=convert_bytes, show_default=lambda _: "1GiB")
     ] = 2**30,
     json: Annotated[Path | None, Parameter(group=_RESULTS)] = None,
     plot: Annotated[Path | None, Parameter(group=_RESULTS)] = None,

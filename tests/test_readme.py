@@ -50,7 +50,7 @@ def test_each_program_in_the_tutorial_prints_what_it_says(tmp_path):
 def test_ci_runs_the_readmes_command_for_the_tests():
     first, tests = blocks(README, "sh")
     assert tests in (ROOT / ".ci" / "run").read_text()
-    assert first.splitlines()[-1].endswith("banyankv replay generated:multi-turn")
+    assert first.splitlines()[-1].endswith("banyankv demo")
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"])

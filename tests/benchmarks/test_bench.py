@@ -17,6 +17,8 @@ MEASURES = {
     "memory": {"a cached token", "a node", "floor: the token and its page ids"}
     | {"latency, end ÷ first tenth", "memory, end ÷ first tenth"},
     "telemetry": {"request", "− off"},
+    "multiturn": {"input tokens/s", "÷ L1", "hit rate", "hit rate, last round", "mean TTFT"}
+    | {"mean TTFT, last round", "input tokens/s of CPU time", "÷ L1, CPU time"},
 }
 OF_PEERS = {
     "turns": {"÷ SGLang Rust", "÷ SGLang Python", "÷ vLLM without hashing"}

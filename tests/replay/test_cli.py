@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from banyankv.runtime import cli
 from banyankv.runtime.fingerprints import Fingerprints
+from banyankv.runtime.sizes import parse_bytes
 from banyankv.runtime.workloads import Workload, open_workload
 
 SMALL = "generated:multi-turn:sessions=4,turns=3,new=300"
@@ -21,13 +22,13 @@ def run(*arguments):
     [("7", 7), ("500MB", 500_000_000), ("8GiB", 8 << 30), ("1.5 kib", 1536), ("3b", 3)],
 )
 def test_sizes(text, size):
-    assert cli.parse_bytes(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MB", "5 apples", "-1", "1,5GB"])
 def test_what_is_no_size(text):
     with pytest.raises(ValueError, match="is not a size"):
-        cli.parse_bytes(text)
+        parse_bytes(text)
 
 
 @pytest.mark.parametrize(
