@@ -21,7 +21,7 @@ from transformers import DynamicCache, PreTrainedModel
 from ..runtime.cache import open_cache
 from ..runtime.config import CacheConfig, StoreConfig
 from ..runtime.presets import capacities
-from ..runtime.stats import HitTokens
+from ..runtime.messages import HitTokens
 from .layout import CacheLayout, describe
 from .transformers import TransformersEngine
 

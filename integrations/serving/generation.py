@@ -8,7 +8,7 @@ import torch
 import trio
 
 from ...errors import BanyanError
-from ...runtime.stats import HitTokens
+from ...runtime.messages import HitTokens
 from ...spec import Namespace
 from .text import choose
 

@@ -1,6 +1,7 @@
 """The server as its clients see it: answers, usage, salts, errors; curl and the openai package."""
 
 import json
+import shutil
 import subprocess
 
 import openai
@@ -236,6 +237,7 @@ async def curl(server, *arguments):
     return done.stdout.decode()
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 async def test_curl():
     said = {"model": NAME, "prompt": "curl", "max_tokens": 6} | WARM
     async with serving() as server:
