@@ -20,8 +20,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ..runtime.cache import open_cache
 from ..runtime.config import CacheConfig, StoreConfig
-from ..runtime.presets import capacities
 from ..runtime.messages import HitTokens
+from ..runtime.presets import capacities
 from .layout import CacheLayout, describe
 from .transformers import TransformersEngine
 

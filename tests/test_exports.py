@@ -56,8 +56,9 @@ def test_the_package_is_marked_as_typed():
 
 def test_every_package_folder_is_in_the_wheel():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert set(setuptools["packages"]) == {"banyankv"} | {f"banyankv.{room}" for room in rooms}
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("[a-z]*/**/__init__.py")}
+    packages = {
+        ".".join(("banyankv", *folder.parts)) for folder in folders if "tests" not in folder.parts
+    }
+    assert set(setuptools["packages"]) == {"banyankv"} | packages
     assert setuptools["package-data"]["banyankv"] == ["py.typed"]
-    nested = [path for room in rooms for path in (ROOT / room).glob("*/**/__init__.py")]
-    assert nested == [], "a room within a room is not in the wheel"
