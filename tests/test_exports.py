@@ -58,7 +58,9 @@ def test_every_package_folder_is_in_the_wheel():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("[a-z]*/**/__init__.py")}
     packages = {
-        ".".join(("banyankv", *folder.parts)) for folder in folders if "tests" not in folder.parts
+        ".".join(("banyankv", *folder.parts))
+        for folder in folders
+        if folder.parts[0] not in ("tests", "build")
     }
     assert set(setuptools["packages"]) == {"banyankv"} | packages
     assert setuptools["package-data"]["banyankv"] == ["py.typed"]
