@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-import sys
+import signal, sys
 import msgspec, trio
 from banyankv.actors import Coordinator, Leaf, handles, open_system
 
@@ -68,6 +68,8 @@ async def main():
             if one.restarts or two.restarts or above.restarts:
                 sys.exit(4)
 
+# whoever starts the tests in the background may have had them ignore SIGINT
+signal.signal(signal.SIGINT, signal.default_int_handler)
 trio.run(main)
 """
 
