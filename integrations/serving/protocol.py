@@ -84,7 +84,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     stream: bool | None = None
     stream_options: dict[str, bool] | None = None
     cache_salt: Annotated[str, Meta(min_length=1)] | None = None
@@ -109,9 +109,14 @@ def parse(body: bytes) -> Ask:
     try:
         said = msgspec.json.decode(body, type=Json)
         for option, neutral in _NEUTRAL.items():
-            if said.get(option) not in (None, neutral):
+            value = said.get(option)
+            # To Python 0 is False, but `logprobs: 0` asks for some.
+            asks = value is not neutral if neutral is False else value != neutral
+            if value is not None and asks:
                 raise ApiError(400, f"{option} is not supported by this server", param=option)
         return msgspec.convert(said, Ask)
+    except RecursionError:
+        raise ApiError(400, "the request is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message, _, where = str(error).partition(" - at ")
         param = where.strip("`").removeprefix("$").lstrip(".") or None

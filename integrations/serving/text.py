@@ -40,5 +40,7 @@ def choose(logits: torch.Tensor, temperature: float, dice: torch.Generator) -> i
     printable = logits[_FIRST : _LAST + 1]
     if not temperature:
         return _FIRST + int(printable.argmax())
-    shares = torch.softmax(printable.double() / temperature, dim=0).cpu()
+    # None above 0: what is divided by next to nothing would be infinite, and its share no number.
+    behind = printable.double() - printable.max()
+    shares = torch.softmax(behind / temperature, dim=0).cpu()
     return _FIRST + int(torch.multinomial(shares, 1, generator=dice))

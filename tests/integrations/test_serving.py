@@ -142,8 +142,11 @@ async def test_sampling_repeats_with_a_seed_and_varies_without():
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens", None),
         ("/v1/completions", {"prompt": "a", "max_tokens": "b"}, 400, "max_tokens", None),
         ("/v1/completions", {"prompt": "a", "temperature": 3}, 400, "temperature", None),
+        ("/v1/completions", {"prompt": "a", "seed": -1}, 400, "seed", None),
+        ("/v1/completions", {"prompt": "a", "seed": 2**64}, 400, "seed", None),
         ("/v1/completions", {"prompt": "a", "cache_salt": ""}, 400, "cache_salt", None),
         ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n", None),
+        ("/v1/completions", {"prompt": "a", "logprobs": 0}, 400, "logprobs", None),
         ("/v1/completions", {"prompt": "a", "stop": ["x"]}, 400, "stop", None),
         ("/v1/completions", {"prompt": "a", "model": "b"}, 404, "model", "model_not_found"),
         (CHAT, {"messages": []}, 400, "messages", None),
@@ -166,7 +169,18 @@ async def test_bad_requests_are_told_what_is_wrong(path, said, status, param, co
         assert (await server.cache.stats()).requests == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b'{"prompt": "a"}', b" " * 80_000])
+async def test_the_least_temperature_is_greedy():
+    prompt = text(6, 40)
+    async with serving() as server:
+        texts = [(await server.complete(prompt, temperature=least))[0] for least in (0, 5e-324)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[1]", b"\xff", b'{"prompt": "a"}', b'{"a":' * 5_000, b" " * 80_000],
+    ids=range(7),
+)
 async def test_bodies_that_are_no_requests(body):
     async with serving() as server:
         response = await server.client.post("/v1/completions", content=body)
