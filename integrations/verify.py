@@ -86,7 +86,7 @@ async def verify_layers(
     chunk = chunk_tokens(page_size)
     length = chunk + layout.window + _TAIL if tokens is None else tokens
     boundary = (length - 1) // chunk * chunk
-    if not boundary:
+    if boundary < chunk:
         raise ConfigError(f"the prompt must be longer than {chunk} tokens, not {length}")
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
     dice = random.Random(seed)  # noqa: S311

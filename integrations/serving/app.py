@@ -97,16 +97,25 @@ class Answer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Queue the request and answer it; leaving, for whatever reason, gives it up."""
+        whole: Response | None = None
+        streamed = False
         try:
             async with self._scheduler.submit(self._generation), trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
                 if self._ask.stream:
                     await self._stream(send)
+                    streamed = True
                 else:
-                    await (await self._whole())(scope, receive, send)
+                    whole = await self._whole()
                 nursery.cancel_scope.cancel()
         except BanyanError as error:
-            await _error(api_error(error))(scope, receive, send)
+            whole = _error(api_error(error))
+        # Nobody watches the client any more: the answer's end looks as if it had gone, and what then
+        # was cancelled would be the server's own end of the connection.
+        if whole:
+            await whole(scope, receive, send)
+        elif streamed:
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _whole(self) -> Response:
         try:
@@ -116,7 +125,7 @@ class Answer:
         return JSONResponse(self._reply.whole(text, usage(self._generation)))
 
     async def _stream(self, send: Send) -> None:
-        """Send each token as an event, and so what goes wrong behind the first."""
+        """Send each token as an event, and so what goes wrong behind the first; all but the end."""
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         left = self._generation.length
@@ -128,7 +137,6 @@ class Answer:
                 await _event(send, self._reply.piece(None, usage=usage(self._generation)))
         except BanyanError as error:
             await _event(send, api_error(error).body)
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
 async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:

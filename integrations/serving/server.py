@@ -16,6 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from transformers import PreTrainedModel
 
+from ...errors import ConfigError
 from ...runtime.cache import Cache, open_cache
 from ...runtime.config import CacheConfig
 from ...telemetry import Telemetry
@@ -62,7 +63,8 @@ async def serve(
 ) -> None:
     """Serve until `stop` returns, then end in order: refuse, let run for `grace` seconds, close.
 
-    Cancelled, it ends at once. The cache gets everything back either way.
+    Cancelled, it ends at once. The cache gets everything back either way. Raises ConfigError where it
+    cannot listen.
     """
     registry = CollectorRegistry()
     meters = MeterProvider([PrometheusMetricReader(registry=registry)])
@@ -95,7 +97,13 @@ async def serve(
         app = make_app(cache, scheduler, settings.name, context, metrics)
         async with trio.open_nursery() as listening:
             listen = partial(_serve_http, app, http, shutdown_trigger=stopped.wait)
-            urls: list[str] = await listening.start(listen)
+            try:
+                urls: list[str] = await listening.start(listen)
+            except* (OSError, OverflowError) as errors:
+                cause: BaseException = errors
+                while isinstance(cause, BaseExceptionGroup):
+                    cause = cause.exceptions[0]
+                raise ConfigError(f"{http.bind[0]}: {cause}") from cause
             async with trio.open_nursery() as scheduling:
                 scheduling.start_soon(scheduler.run)
                 task_status.started(Serving(urls[0], cache, scheduler))

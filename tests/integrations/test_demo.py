@@ -59,6 +59,8 @@ def test_demo_fails_where_an_answer_is_another_one(monkeypatch, capsys):
         (["demo", "--model", "gpt-9"], "gpt-9"),
         (["serve", "gpt-9"], "gpt-9"),
         (["serve", "--waiting", "0"], "--waiting"),
+        (["serve", "--port", "65536"], "65536"),
+        (["verify-layers", "lara-mini", "--tokens", "-5"], "-5"),
         (["serve", "--store", "x", "--l2-tokens", "0"], "--l2-tokens"),
     ],
 )

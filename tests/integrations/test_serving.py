@@ -188,6 +188,19 @@ async def test_bodies_that_are_no_requests(body):
         assert response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_a_connection_ends_with_the_answer_where_the_client_wants_it(version, stream):
+    body = json.dumps({"model": NAME, "prompt": text(8, 40), "stream": stream}).encode()
+    async with serving() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        async with await trio.open_tcp_stream(host, int(port)) as socket:
+            head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nConnection: close\r\n"
+            await socket.send_all(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            answer = b"".join([part async for part in socket])  # up to the end of the connection
+            assert answer.count(b'"finish_reason":"length"') == 1
+
+
 async def test_the_longest_prompt_that_fits_is_answered():
     prompt = text(7, 744)
     async with serving() as server:
