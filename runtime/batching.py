@@ -20,10 +20,11 @@ from ..tiers import messages as t
 from . import messages as m
 from .acquiring import Acquiring, LeaseBook
 from .leases import LeaseRecord
+from .messages import PAGE
 from .parts import Part, Parts
 from .pending import PendingAcquire
 from .planning import Planner
-from .room import PAGE, Room
+from .room import Room
 
 
 class _Entry:

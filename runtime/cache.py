@@ -24,10 +24,11 @@ from .checking import check
 from .config import CacheConfig
 from .inspection import Inspection
 from .lease import Lease
+from .messages import TOKEN
 from .planning import Verdict
 from .request import Request
 from .stats import CacheStats
-from .tokens import TOKEN, Tokens, pack
+from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
     import torch

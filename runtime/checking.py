@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from ..errors import IntegrityError
 from ..spec import Tier
 from .inspection import ComponentView, Inspection
-
-TOKEN = 4
-PAGE = 4
+from .messages import PAGE, TOKEN
 
 
 def check(seen: Inspection) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ..components.contract import TreeComponent
 from ..tiers.messages import StoreItem
-
-PAGE = 4
+from .messages import PAGE
 
 
 class Endpoints:

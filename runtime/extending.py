@@ -11,7 +11,8 @@ from ..errors import ConfigError, NoCapacity, StaleLease
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
-from .leases import PAGE, LeaseRecord
+from .leases import LeaseRecord
+from .messages import PAGE
 from .parts import Part, Parts
 from .pending import RoomWaiter
 from .room import Room

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Self
 from ..errors import ActorStopped, Closed, ConfigError, StaleLease
 from . import messages as m
 from .arguments import seconds, whole, word
+from .messages import TOKEN
 from .pagetable import GrowingTable
 from .request import Request
-from .tokens import TOKEN, Tokens, pack
+from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
     from .cache import Cache

@@ -5,13 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..components.messages import ROOT, Locked, Receipt
+from .messages import TOKEN
 from .parts import Part
-
-PAGE = 4
-"""Bytes of one page id."""
-
-TOKEN = 4
-"""Bytes of one token."""
 
 
 class Share(msgspec.Struct, eq=False):

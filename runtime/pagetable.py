@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PAGE = 4
+from .messages import PAGE
 
 
 class GrowingTable:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..components import messages as c
-from .messages import Explain, Peek, Peeked
+from .messages import TOKEN, Explain, Peek, Peeked
 from .parts import Part, Parts
-
-TOKEN = 4
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):

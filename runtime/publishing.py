@@ -19,7 +19,8 @@ import msgspec
 from ..components import messages as c
 from ..spec import Tier
 from . import messages as m
-from .leases import PAGE, LeaseRecord, Share
+from .leases import LeaseRecord, Share
+from .messages import PAGE
 from .parts import Part, Parts
 from .room import Room
 from .splitting import Splitter

@@ -9,10 +9,10 @@ from ..spec import Tier
 from ..tiers import messages as t
 from .due import Due
 from .facts import EvictDone
+from .messages import PAGE
 from .parts import Part, Parts
 from .reporting import Reporter
 
-PAGE = 4
 BOTH = (Tier.L1, Tier.L2)
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NONE: frozenset[int] = frozenset()

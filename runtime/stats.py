@@ -8,8 +8,8 @@ from ..components.messages import Count
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
+from .messages import TOKEN
 from .parts import Parts
-from .planning import TOKEN
 from .room import Room
 from .storing import Storing
 from .transfers import DIRECTIONS, Transfers

@@ -12,11 +12,12 @@ from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
 from .facts import PrefetchDone
+from .messages import PAGE, TOKEN
 from .parts import Part, Parts
 from .pending import PendingAcquire
-from .planning import TOKEN, reusable_tokens
+from .planning import reusable_tokens
 from .reporting import Reporter
-from .room import PAGE, Room
+from .room import Room
 from .splitting import Splitter
 from .transfers import Operation, Transfers
 

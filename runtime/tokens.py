@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-
-TOKEN = 4
+from .messages import TOKEN
 
 Tokens = bytes | bytearray | memoryview | Sequence[int] | Any
 """Packed uint32 bytes, any buffer of integers (array, numpy, torch on the CPU), or a sequence of ints."""

@@ -12,12 +12,12 @@ from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
 from .facts import PromoteDone
+from .messages import PAGE
 from .parts import Part, Parts
 from .pending import PendingAcquire
 from .reporting import Reporter
 from .room import Room
 
-PAGE = 4
 DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
 _BATCH_NODES = 64
 """Nodes that one backup takes at most: one batch of copies, and one step to plan it."""

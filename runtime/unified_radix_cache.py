@@ -24,7 +24,8 @@ from .batching import Batching
 from .extending import Extending
 from .facts import AcquireDone, PublishDone
 from .inspection import Inspection, gather
-from .leases import TOKEN, LeaseRecord, Share
+from .leases import LeaseRecord, Share
+from .messages import TOKEN
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict

@@ -7,6 +7,7 @@ operation says that it is over, which it may say only when `run` has returned or
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -77,7 +78,7 @@ class CopyEngine(Protocol):
         """Give back what the engine holds; no batch may be running."""
 
 
-class BatchRunner:
+class BatchRunner(ABC):
     """What every engine does around the copying: grouping, the hook, the fact, the errors."""
 
     def __init__(
@@ -148,11 +149,11 @@ class BatchRunner:
             raise TierUnavailable(f"copy from {src.name} to {dst.name}: {failure}") from failure
         report("")
 
+    @abstractmethod
     async def _copy(
         self, groups: Groups, src: Tier, dst: Tier, fence: int, arrived: Arrived | None
     ) -> None:
         """Copy, uncancellable once begun: what an engine is."""
-        raise NotImplementedError
 
     def _size(self, groups: Groups) -> int:
         return sum(len(ids) * self._layouts[name].page_bytes for name, (ids, _) in groups.items())
