@@ -152,7 +152,7 @@ class CoverageActor(Leaf):
                 self._touch(anchor, now, priority)
             return self._state(anchor, ((anchor.id, anchor.start),))
         need = self.component.need(anchor.end)
-        if now and len(need) == 1:
+        if now and len(need) == 1 and need[0][1] == anchor.end:
             return self._lock_run(anchor, need[0][0], now, priority)
         receipts, low = self._count(anchor, now, priority)
         return self._table(anchor, receipts, low)
@@ -334,7 +334,7 @@ class CoverageActor(Leaf):
     ) -> tuple[tuple[m.Receipt, ...], int]:
         """Move locks to the anchor's coverage by difference: a node in both is not touched."""
         need: Ranges = self.component.need(anchor.end)
-        if len(need) != 1 or len(held) > 1:
+        if len(need) != 1 or need[0][1] != anchor.end or len(held) > 1:
             return self._relock_all(held, anchor)
         start = need[0][0]
         old_anchor, old_start = held[0] if held else (m.ROOT, 0)

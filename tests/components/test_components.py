@@ -30,12 +30,23 @@ class SinkComponent(TreeComponent):
         return ((0, boundary),) if start <= 3 else ((0, 3), (start, boundary))
 
 
+class HeadComponent(TreeComponent):
+    """Need the first token, and those of the boundary's own chunk: at its start the first alone."""
+
+    def need(self, boundary: int) -> Ranges:
+        start = max(1, boundary // self.window * self.window)
+        if start < boundary:
+            return ((0, 1), (start, boundary))
+        return ((0, 1),) if boundary else ()
+
+
 RULES: dict[str, Rule] = {
     "full": lambda page: FullComponent("full", page),
     **{f"swa{w}": lambda page, w=w: SWAComponent("swa", page, w) for w in (1, 3, 8, 17)},
     **{f"chunked{c}": lambda page, c=c: ChunkedComponent("chunked", page, c) for c in (3, 8)},
     "mamba": lambda page: MambaComponent("mamba", page),
     **{f"sink{w}": lambda page, w=w: SinkComponent("sink", page, w) for w in (2, 9)},
+    "head4": lambda page: HeadComponent("head", page, 4),
 }
 
 over_rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -90,6 +101,13 @@ def test_pages_that_no_range_needs_are_marked() -> None:
     adopt(actor, 14, pack(range(1, 8)))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 3) and [10, 14)
     assert (locked.start, locked.pages) == (0, pack([1, 2, -1, -1, -1, 6, 7]))
+
+
+def test_one_range_may_end_before_the_boundary() -> None:
+    actor = ComponentActor(HeadComponent("head", 1, 4))
+    adopt(actor, 4, pack([1, 2, 3, 4]))
+    locked = actor.lock(m.Lock(1, 1))  # needs [0, 1)
+    assert (locked.start, locked.pages) == (0, pack([1, -1, -1, -1]))
 
 
 def adopt(actor: ComponentActor, end: int, pages: bytes) -> None:
