@@ -22,68 +22,105 @@ class ComponentActor(CoverageActor):
 
     # -- publishing -----------------------------------------------------------------------------------
 
-    @handles(m.Adopt)
-    def adopt(self, msg: m.Adopt) -> m.Adopted:
-        """Take pages over: attach what nodes lack, give back what they have, move the locks."""
-        records, presence, tier = self._records, self._presence, msg.tier
-        now, own, page = msg.now, msg.own, self._page
-        known = len(msg.path) - msg.grown
-        free: list[m.PageList] = []
-        attached: list[Record] = []
-        patches: list[tuple[int, m.PageList]] = []
-        record = records[msg.parent]
+    @handles(m.Grow)
+    def grow(self, msg: m.Grow) -> m.Relocked:
+        """Record new nodes with the payload that comes with them, and move the locks."""
+        records, presence, tier, page = self._records, self._presence, msg.tier, self._page
+        now, own, pages, priority = msg.now, msg.own, msg.pages, msg.priority
+        record = parent = records[msg.parent]
+        used = 0
         for node, end in zip(msg.path, msg.ends, strict=True):
             start = record.end
-            if known:
-                known -= 1
-                record = records[node]
-                record.previous, record.stamp = record.stamp, now
-            else:
-                kids = [0, 0] if presence.base else NO_KIDS
-                record = records[node] = Record(node, record, start, end, now, kids=kids)
-            record.priority = max(record.priority, msg.priority)
-            if end <= own or presence.snapshot:
+            kids = [0, 0] if presence.base else NO_KIDS
+            record = records[node] = Record(node, record, start, end, now, priority, kids)
+            if end <= own:
                 continue
-            first = max(own, start)
-            mine = msg.pages[(first - own) // page * PAGE : (end - own) // page * PAGE]
+            if start < own:
+                raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
+            size = (end - start) // page * PAGE
+            presence.attach(record, tier, pages[used : used + size])
+            used += size
+        relocked = self._relock(msg.held, record) if msg.relock else m.Relocked((), 0)
+        while record is not parent:
+            if not record.lock or tier:  # what has just been locked is queued when it is unlocked
+                presence.requeue(record, tier)
+            record = record.parent
+        return relocked
+
+    @handles(m.Adopt)
+    def adopt(self, msg: m.Adopt) -> m.Adopted:
+        """Attach what nodes lack, and give back what they have."""
+        presence, tier, page = self._presence, msg.tier, self._page
+        own, pages = msg.own, msg.pages
+        free: list[m.PageList] = []
+        attached: list[int] = []
+        patches: list[tuple[int, m.PageList]] = []
+        used = 0
+        for node, end in zip(msg.path, msg.ends, strict=True):
+            record = self._records[node]
+            self._used(record, msg.now, msg.priority)
+            if end <= own:
+                continue
+            first = max(own, record.start)
+            size = (end - first) // page * PAGE
+            mine = pages[used : used + size]
+            used += size
             payload = record.at[tier]
             if payload is not None:
                 free.append(mine)
-                patches.append((first, payload.pages[(first - start) // page * PAGE :]))
-            elif first == start:
+                patches.append((first, payload.pages[(first - record.start) // page * PAGE :]))
+            elif first == record.start:
                 presence.attach(record, tier, mine)
-                attached.append(record)
+                presence.requeue(record, tier)
+                attached.append(node)
             else:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
-        if msg.states:
-            self._adopt_states(msg, free, attached)
-        receipts, low_end = msg.held, 0
-        if msg.relock and not presence.snapshot:
-            receipts, low_end = self._relock(msg.held, record)
-        for record in attached:
-            if not record.lock or tier:  # what the lease has just locked is queued when unlocked
-                presence.requeue(record, tier)
-        return m.Adopted(
-            b"".join(free),
-            tuple(patches),
-            tuple([record.id for record in attached]),
-            receipts,
-            low_end,
-        )
+        return m.Adopted(b"".join(free), tuple(patches), tuple(attached))
 
-    def _adopt_states(self, msg: m.Adopt, free: list[m.PageList], attached: list[Record]) -> None:
-        for node, slot in msg.states:
-            record = self._records[node]
-            if record.at[msg.tier] is not None:
+    @handles(m.Keep)
+    def keep(self, msg: m.Keep) -> m.Adopted:
+        """Attach states to nodes that lack one, and give the others back."""
+        records, presence, tier = self._records, self._presence, msg.tier
+        free: list[m.PageList] = []
+        attached: list[int] = []
+        for node, start, end, slot in msg.states:
+            record = records.get(node)
+            if record is None:
+                root = records[m.ROOT]
+                record = records[node] = Record(
+                    node, root, start, end, msg.now, msg.priority, NO_KIDS
+                )
+            else:
+                self._used(record, msg.now, msg.priority)
+            if record.at[tier] is not None:
                 free.append(slot)
             else:
-                self._presence.attach(record, msg.tier, slot)
-                attached.append(record)
+                presence.attach(record, tier, slot)
+                presence.requeue(record, tier)
+                attached.append(node)
+        return m.Adopted(b"".join(free), (), tuple(attached))
+
+    @staticmethod
+    def _used(record: Record, now: int, priority: int) -> None:
+        """Note that somebody has computed again what a node stands for: a use, but no hit."""
+        record.previous, record.stamp = record.stamp, now
+        record.priority = max(record.priority, priority)
+
+    @handles(m.Relock)
+    def relock(self, msg: m.Relock) -> m.Relocked:
+        """Move the locks of a request that goes on from another node."""
+        return self._relock(msg.held, self._records[msg.node])
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:
         """Follow a split of the tree."""
-        self._presence.split(self._records[msg.node], msg.upper, msg.at)
+        record = self._records.get(msg.node)
+        if record is None:
+            return  # no state stands there
+        if self._presence.snapshot:
+            record.start = msg.at
+        else:
+            self._presence.split(record, msg.upper, msg.at)
 
     # -- eviction -------------------------------------------------------------------------------------
 
@@ -91,7 +128,7 @@ class ComponentActor(CoverageActor):
     def evict(self, msg: m.Evict) -> m.Freed:
         """Drop idle payloads in the policy's order; those being read only when no idle one is left."""
         tier, pinned, presence = msg.tier, msg.pinned, self._presence
-        index = presence.indexes[tier]
+        index, base = presence.indexes[tier], presence.base
         out = Withdrawal()
         spared: list[Record] = []
         busy: deque[Record] = deque()
@@ -104,24 +141,26 @@ class ComponentActor(CoverageActor):
                 left -= presence.withdraw(busy.popleft(), tier, out)
                 continue
             record, payload = first
-            if not presence.evictable(record, tier):
-                continue
+            if payload.writer or (record.lock and not tier) or (base and record.kids[tier]):
+                continue  # may not go now, and is queued again when it may
             if record.id in pinned:
                 spared.append(record)
             elif payload.readers:
                 busy.append(record)
             else:
                 left -= presence.withdraw(record, tier, out)
-        for record in (*spared, *busy):
-            presence.requeue(record, tier)
-        if self.component.base:
+        if spared or busy:
+            for record in (*spared, *busy):
+                presence.requeue(record, tier)
+        if base:
             presence.forget(out.gone)
+            return out.freed()
         return out.freed(self._spoilt(out.gone))
 
     def _spoilt(self, gone: list[int]) -> tuple[int, ...]:
         """Answer the nodes whose own boundary needed what they lost, where others depend on that."""
         component = self.component
-        if component.base or component.snapshot:
+        if component.snapshot:
             return ()
         return tuple(node for node in gone if component.need(self._records[node].end))
 
@@ -143,8 +182,8 @@ class ComponentActor(CoverageActor):
         presence, tier, records = self._presence, msg.tier, self._records
         out = Withdrawal()
         for node in msg.nodes:
-            record = records[node]
-            if record.at[tier] is not None and not (record.lock and tier == Tier.L1):
+            record = records.get(node)
+            if record is not None and record.at[tier] is not None and not (record.lock and not tier):
                 presence.withdraw(record, tier, out)
         presence.forget(msg.gone)
         return out.freed()
@@ -196,13 +235,9 @@ class ComponentActor(CoverageActor):
     @handles(m.Read)
     def read(self, msg: m.Read) -> m.Slice:
         """Mark and answer the L2 pages of a token range, as far back from its end as they go."""
-        record = self._records[msg.node]
         if self.component.snapshot:
-            payload = record.at[Tier.L2]
-            if payload is None or payload.writer or record.end != msg.end:
-                return m.Slice(msg.end, b"")
-            self._presence.read(record, Tier.L2, msg.op)
-            return m.Slice(msg.end, payload.pages)
+            return self._read_state(msg)
+        record = self._records[msg.node]
         start = msg.end
         parts: list[m.PageList] = []
         while record.id and start > msg.start:
@@ -215,6 +250,14 @@ class ComponentActor(CoverageActor):
                 start = max(record.start, msg.start)
             record = record.parent
         return m.Slice(start, b"".join(reversed(parts)))
+
+    def _read_state(self, msg: m.Read) -> m.Slice:
+        record = self._records.get(msg.node)
+        payload = None if record is None or record.end != msg.end else record.at[Tier.L2]
+        if record is None or payload is None or payload.writer:
+            return m.Slice(msg.end, b"")
+        self._presence.read(record, Tier.L2, msg.op)
+        return m.Slice(msg.end, payload.pages)
 
     @handles(m.Moved)
     def moved(self, msg: m.Moved) -> m.Freed:
@@ -235,7 +278,7 @@ class ComponentActor(CoverageActor):
     @handles(m.Records)
     def views(self, msg: m.Records) -> tuple[m.Record, ...]:
         """Answer views of all records, in id order."""
-        return tuple(self._view(record) for id, record in self._records.items() if id)
+        return tuple(self._view(record) for id, record in sorted(self._records.items()) if id)
 
     @staticmethod
     def _view(record: Record) -> m.Record:

@@ -105,7 +105,10 @@ class CoverageActor(Leaf):
         return -1
 
     def _usable(self, node: int, host: bool) -> bool:
-        l1, l2 = self._records[node].at
+        record = self._records.get(node)
+        if record is None:  # no state stands there
+            return False
+        l1, l2 = record.at
         if l1 is not None and (host or not l1.writer):
             return True
         return host and l2 is not None and not l2.writer
@@ -127,7 +130,8 @@ class CoverageActor(Leaf):
         """Find the first node of a path with an L1 arrival; the path's length where there is none."""
         if self._presence.arriving[0]:
             for index, node in enumerate(msg.path):
-                payload = self._records[node].at[0]
+                record = self._records.get(node)
+                payload = None if record is None else record.at[0]
                 if payload is not None and payload.writer:
                     return index
         return len(msg.path)
@@ -329,34 +333,32 @@ class CoverageActor(Leaf):
             record = record.parent
         return ((), 0) if low is None else (((anchor, low.start),), low.end)
 
-    def _relock(
-        self, held: tuple[m.Receipt, ...], anchor: Record
-    ) -> tuple[tuple[m.Receipt, ...], int]:
+    def _relock(self, held: tuple[m.Receipt, ...], anchor: Record) -> m.Relocked:
         """Move locks to the anchor's coverage by difference: a node in both is not touched."""
         need: Ranges = self.component.need(anchor.end)
         if len(need) != 1 or need[0][1] != anchor.end or len(held) > 1:
-            return self._relock_all(held, anchor)
+            receipts, lowest = self._count(anchor)
+            self.unlock(m.Unlock(held))
+            return m.Relocked(receipts, lowest.end)
         start = need[0][0]
         old_anchor, old_start = held[0] if held else (m.ROOT, 0)
         record, low = anchor, anchor
+        newly = 0
         while record.id and record.id != old_anchor:
             if record.end > start:
-                self._presence.count(record)
+                payload = record.at[0]
+                if payload is not None and not record.lock:
+                    newly += len(payload.pages)
+                record.lock += 1
                 low = record
             record = record.parent
+        self._presence.locked += newly // PAGE
         if not held or not record.id:
-            return ((anchor.id, low.start),), low.end
+            return m.Relocked(((anchor.id, low.start),), low.end)
         if record.end <= start:  # nothing that was held is needed any more
             self._shrink(old_anchor, old_start, start)
-            return ((anchor.id, low.start),), low.end
+            return m.Relocked(((anchor.id, low.start),), low.end)
         if old_start >= start:  # everything that was held is still needed
-            return ((anchor.id, old_start),), 0
+            return m.Relocked(((anchor.id, old_start),), 0)
         kept, low_end = self._shrink(old_anchor, old_start, start)
-        return ((anchor.id, kept[0][1]),), low_end
-
-    def _relock_all(
-        self, held: tuple[m.Receipt, ...], anchor: Record
-    ) -> tuple[tuple[m.Receipt, ...], int]:
-        receipts, low = self._count(anchor)
-        self.unlock(m.Unlock(held))
-        return receipts, low.end
+        return m.Relocked(((anchor.id, kept[0][1]),), low_end)

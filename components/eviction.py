@@ -6,7 +6,7 @@ one, and using a payload costs nothing here. Each payload has at most one entry;
 that went or were locked meanwhile are discarded when they come up. Every step is O(log n).
 
 Entries of payloads that left by another way (with their node's FULL, say) would pile up. When they
-are the larger part, the heap becomes the *old* one and its live entries move over a few at a time
+are two thirds of all, the heap becomes the *old* one and its live entries move over a few at a time
 with each step, so that no single step pays for the cleaning.
 """
 
@@ -53,7 +53,7 @@ class EvictionIndex:
         self._stale += 1
         if self._old:
             self._move()
-        elif self._stale * 2 > len(self._heap) > _CLEAN_FROM:
+        elif self._stale * 3 > len(self._heap) * 2 > _CLEAN_FROM:
             self._old, self._heap, self._stale = self._heap, [], 0
 
     def _move(self) -> None:

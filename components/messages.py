@@ -189,6 +189,7 @@ class Claim(Reach, frozen=True):
 class Lock(Message, frozen=True):
     """Count the coverage of the boundary at the end of `node`; answers Locked.
 
+    A snapshot component must hold a state there, on whichever tier.
     Noted as used at `now`; 0: this is no new use, a Claim has noted it.
     """
 
@@ -264,38 +265,74 @@ class Arriving(Message, frozen=True):
     path: tuple[int, ...]
 
 
-class Adopt(Message, frozen=True):
-    """Hand pages to the nodes of a path, top first, on one tier.
+class Grow(Message, frozen=True):
+    """Give new nodes, each the parent of the next, their pages of a paged component on one tier.
 
-    `grown` says how many nodes at the end of `path` are new; the first of them hangs below the node
-    before it (or `parent`). Own pages start at token `own` and end at or behind the last node's end;
-    nodes of which no own page is there stay tombstones. For a snapshot component `states` pairs
-    nodes with slots instead. With `relock`, locks move from `held` to the coverage of the last
-    node's end.
+    Own pages start at token `own`, where a node begins, and end with the last node; nodes before that
+    stay tombstones. With `relock`, locks move from `held` to the coverage of the last node's end.
+    Answers Relocked.
     """
 
     tier: Tier
     parent: int
     path: tuple[int, ...]
     ends: tuple[int, ...]
-    grown: int
     own: int
     pages: PageList
-    states: tuple[tuple[int, PageList], ...]
     held: tuple[Receipt, ...]
     relock: bool
     now: int
     priority: int = 0
 
 
+class Relock(Message, frozen=True):
+    """Move locks from `held` to the coverage of the end of `node`, by difference. Answers Relocked."""
+
+    node: int
+    held: tuple[Receipt, ...]
+
+
+class Relocked(Message, frozen=True):
+    """What the locks are now, as in Locked."""
+
+    receipts: tuple[Receipt, ...]
+    low_end: int
+
+
+class Adopt(Message, frozen=True):
+    """Hand pages of a paged component to nodes that are there already, on one tier.
+
+    Own pages start at token `own` and end with the last node; nodes before that are only noted as
+    used. Answers Adopted.
+    """
+
+    tier: Tier
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    own: int
+    pages: PageList
+    now: int
+    priority: int = 0
+
+
+class Keep(Message, frozen=True):
+    """Hand states of a snapshot component to nodes, on one tier: (node, start, end, slot). Answers Adopted."""
+
+    tier: Tier
+    states: tuple[tuple[int, int, int, PageList], ...]
+    now: int
+    priority: int = 0
+
+
 class Adopted(Message, frozen=True):
-    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead)."""
+    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead).
+
+    `attached` are the nodes that gained payload.
+    """
 
     free: PageList
     patches: tuple[tuple[int, PageList], ...]
     attached: tuple[int, ...]
-    receipts: tuple[Receipt, ...]
-    low_end: int
 
 
 class Evict(Message, frozen=True):

@@ -48,7 +48,11 @@ class Withdrawal:
 
 
 class Presence:
-    """Own the records of one component. `cached` and `locked` count pages, `payloads` payloads."""
+    """Own the records of one component. `cached` and `locked` count pages, `payloads` payloads.
+
+    A paged component has a record for every node of the tree, as coverage and locks run over nodes
+    without payload too; a snapshot one only where a state stands or a lock does.
+    """
 
     def __init__(self, *, base: bool, snapshot: bool, page_size: int, key: Key) -> None:
         self.base = base
@@ -75,7 +79,9 @@ class Presence:
     def requeue(self, record: Record, tier: int) -> None:
         """Let the eviction index know a payload that may go."""
         payload = record.at[tier]
-        if payload is not None and not payload.queued and self.evictable(record, tier):
+        if payload is None or payload.queued or payload.writer or (record.lock and not tier):
+            return
+        if not (self.base and record.kids[tier]):
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:
@@ -94,53 +100,60 @@ class Presence:
             record.parent.kids[tier] += 1
 
     def withdraw(self, record: Record, tier: int, out: Withdrawal) -> int:
-        """Take a payload from its node; answer its pages' number.
-
-        Pages that one operation still reads or writes become pending under it; under several, they
-        stay here until the last is over.
-        """
-        payload = record.at[tier]
+        """Take a payload from its node; answer its pages' number."""
+        at = record.at
+        payload = at[tier]
         if payload is None:
             raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
-        record.at[tier] = None
-        pages, readers = payload.pages, payload.readers
+        at[tier] = None
+        pages = payload.pages
         count = len(pages) // PAGE
         self.cached[tier] -= count
         self.payloads[tier] -= 1
+        if payload.queued:
+            self.indexes[tier].gone()
         if record.lock and not tier:
             self.locked -= count
-        if payload.queued:
-            payload.queued = False
-            self.indexes[tier].gone()
+        if payload.writer or payload.readers:
+            self._part(payload, tier, out)
+        else:
+            out.free.append(pages)
+        out.nodes.append(record.id)
+        out.pages += count
+        if at[1 - tier] is None:
+            out.gone.append(record.id)
+            out.lost += count
+            if self.snapshot and not record.lock:
+                del self.records[record.id]
+        if self.base:
+            parent = record.parent
+            parent.kids[tier] -= 1
+            if not parent.kids[tier]:  # its last child is gone: it is a leaf, which may go next
+                self.requeue(parent, tier)
+        return count
+
+    def _part(self, payload: Payload, tier: int, out: Withdrawal) -> None:
+        """Part with pages that are being copied.
+
+        Those that one operation still reads or writes become pending under it; under several, they
+        stay here until the last is over.
+        """
+        pages, readers = payload.pages, payload.readers
         if payload.writer:
             self.arriving[tier] -= 1
             out.pending.append((payload.writer, pages))
-        elif not readers:
-            out.free.append(pages)
         elif len(readers) == 1:
             out.pending.append((readers[0], pages))
         else:
             self._shared.append((tier, set(readers), pages))
-        out.nodes.append(record.id)
-        out.pages += count
-        if record.at[1 - tier] is None:
-            out.gone.append(record.id)
-            out.lost += count
-        if self.base:
-            self._bereave(record.parent, tier)
-        return count
-
-    def _bereave(self, parent: Record, tier: int) -> None:
-        """Count a child less that is held on a tier; the last one leaves a leaf, which may go next."""
-        parent.kids[tier] -= 1
-        if not parent.kids[tier]:
-            self.requeue(parent, tier)
 
     def forget(self, nodes: Iterable[int]) -> None:
-        """Delete the records of nodes that leave the tree."""
+        """Delete the records of nodes that leave the tree, where there are any."""
         records = self.records
         for node in nodes:
-            record = records[node]
+            record = records.get(node)
+            if record is None:
+                continue  # no state stands there
             if record.lock or record.at != _NOWHERE:
                 raise IntegrityError(f"node {node} is locked or held and cannot leave the tree")
             del records[node]
@@ -171,12 +184,14 @@ class Presence:
             self.locked -= len(payload.pages) // PAGE
             if not (payload.queued or payload.writer or (self.base and record.kids[0])):
                 self.indexes[0].add(record, payload)
+        elif self.snapshot and record.at[1] is None:
+            del self.records[record.id]
 
     # -- splits -----------------------------------------------------------------------------------
 
     def split(self, record: Record, upper_id: int, at: int) -> None:
-        """Make two nodes of one, as if it had always been two."""
-        upper = record.split(upper_id, at, self.page_size, snapshot=self.snapshot)
+        """Make two nodes of one, as if it had always been two (paged components)."""
+        upper = record.split(upper_id, at, self.page_size)
         self.records[upper_id] = upper
         for tier, payload in enumerate(upper.at):
             if payload is None:

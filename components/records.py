@@ -32,7 +32,8 @@ class Record:
     `kids` counts, per tier, the children whose payload is held there: what makes a leaf a leaf
     without looking for children. Only the base component counts, the others share one NO_KIDS.
     `stamp` and `previous` are the last two uses on the cache's logical clock, `born` the first,
-    `hits` the uses. The root is its own parent, so that walks up end at it.
+    `hits` the uses. The root is its own parent, so that walks up end at it; it is also the parent of
+    every record of a snapshot component, which needs none.
     """
 
     __slots__ = (
@@ -51,7 +52,14 @@ class Record:
     )
 
     def __init__(
-        self, id: int, parent: Record | None, start: int, end: int, now: int, *, kids: list[int]
+        self,
+        id: int,
+        parent: Record | None,
+        start: int,
+        end: int,
+        now: int,
+        priority: int,
+        kids: list[int],
     ) -> None:
         self.id = id
         self.parent = self if parent is None else parent
@@ -59,26 +67,19 @@ class Record:
         self.end = end
         self.at: list[Payload | None] = [None, None]
         self.kids = kids
-        self.lock = 0
-        self.stamp = now
-        self.previous = 0
-        self.born = now
-        self.hits = 0
-        self.priority = 0
+        self.lock = self.previous = self.hits = 0
+        self.stamp = self.born = now
+        self.priority = priority
 
-    def split(self, upper_id: int, at: int, page_size: int, *, snapshot: bool) -> Record:
-        """Put a new record above this one that takes its head; pages, locks and age go to both.
-
-        A snapshot stands for this record's end and stays here, with its locks.
-        """
+    def split(self, upper_id: int, at: int, page_size: int) -> Record:
+        """Put a new record above this one that takes its head; pages, locks and age go to both."""
         kids = NO_KIDS if self.kids is NO_KIDS else [0, 0]
-        upper = Record(upper_id, self.parent, self.start, at, self.born, kids=kids)
-        upper.stamp, upper.previous = self.stamp, self.previous
-        upper.hits, upper.priority = self.hits, self.priority
+        upper = Record(
+            upper_id, self.parent, self.start, at, self.born, self.priority, kids
+        )
+        upper.stamp, upper.previous, upper.hits = self.stamp, self.previous, self.hits
         self.parent = upper
         self.start = at
-        if snapshot:
-            return upper
         upper.lock = self.lock
         cut = (at - upper.start) // page_size * PAGE
         for tier, payload in enumerate(self.at):
@@ -94,4 +95,4 @@ class Record:
 
 def root_record() -> Record:
     """Make the record that stands above every namespace: empty, held by nobody, never evicted."""
-    return Record(ROOT, None, 0, 0, 0, kids=[0, 0])
+    return Record(ROOT, None, 0, 0, 0, 0, [0, 0])

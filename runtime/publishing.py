@@ -26,10 +26,11 @@ from .room import Room
 from .splitting import Splitter
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
+_NO_NODES = c.Grown((), ())
 
 
 class Result(msgspec.Struct, frozen=True, gc=False):
-    """What a publish answers, and where there is an L2 the nodes that gained payload by it."""
+    """What a publish answers, and the nodes that gained payload by it."""
 
     published: m.Published
     nodes: tuple[int, ...]
@@ -42,7 +43,6 @@ class Publishing:
         self._parts = parts
         self._room = room
         self._splitter = splitter
-        self._backs_up = Tier.L2 in parts.tiers
 
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> Result:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
@@ -52,18 +52,18 @@ class Publishing:
             return self._nothing(record)
         grown = await self._insert(record, record.published, upto, record.anchor)
         if isinstance(grown, c.Grown):
-            return await self._adopt(record, grown.path, grown.ends, len(grown.path))
+            return await self._hand_over(record, _NO_NODES, grown)
         walked, upto = await self._before_arrivals(record, grown, upto)
         if upto <= record.published:
             return self._nothing(record)
-        path = await self._cut(record, walked, upto)
-        end = path.ends[-1] if path.ends else record.published
-        if end == upto:
-            return await self._adopt(record, path.path, path.ends, 0)
-        # The walk ended here, so nothing below agrees and this time it is Grown.
-        more = await self._insert(record, end, upto, path.path[-1] if path.path else record.anchor)
-        nodes, ends = (*path.path, *more.path), (*path.ends, *more.ends)
-        return await self._adopt(record, nodes, ends, len(more.path))
+        known = await self._cut(record, walked, upto)
+        new: c.Grown | c.Walked = _NO_NODES
+        end, parent = record.published, record.anchor
+        if known.path:
+            end, parent = known.ends[-1], known.path[-1]
+        if end < upto:  # the walk ended there, so nothing below agrees
+            new = await self._insert(record, end, upto, parent)
+        return await self._hand_over(record, known, new)
 
     @staticmethod
     def _nothing(record: LeaseRecord) -> Result:
@@ -94,7 +94,7 @@ class Publishing:
 
     async def _cut(self, record: LeaseRecord, walked: c.Walked, upto: int) -> c.Grown:
         if not walked.path:
-            return c.Grown((), ())
+            return _NO_NODES
         stands = tuple(
             at for share in record.shares for at, _ in share.kept if at <= walked.ends[-1]
         )
@@ -108,67 +108,74 @@ class Publishing:
     def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:
         """Answer where new nodes for tokens from `start` to `upto` are cut."""
         page = self._parts.page
-        cuts: list[int] = []
+        cuts: set[int] = set()
         for share in record.shares:
             part = share.part
-            if part.base:
-                cuts.append(share.own_start)
-            elif part.snapshot:
-                cuts += [at for at, _ in share.kept]
-            else:
-                cuts.append(share.own_start)
-                cuts += [low // page * page for low, _ in part.rule.need(upto)]
-        inside = {at for at in cuts if start < at < upto}
-        return tuple(sorted(inside)) if inside else ()
+            if start < share.own_start < upto:
+                cuts.add(share.own_start)
+            if part.snapshot:
+                for at, _ in share.kept:
+                    if start < at < upto:
+                        cuts.add(at)
+            elif not part.base:
+                for low, _ in part.rule.need(upto):
+                    if start < low // page * page:
+                        cuts.add(low // page * page)
+        return tuple(sorted(cuts)) if cuts else ()
 
-    async def _adopt(
-        self,
-        record: LeaseRecord,
-        nodes: tuple[int, ...],
-        ends: tuple[int, ...],
-        grown: int,
+    async def _hand_over(
+        self, record: LeaseRecord, known: c.Grown, new: c.Grown | c.Walked
     ) -> Result:
-        """Let every component take its share over."""
-        now, upto, parent, priority = self._parts.tick(), ends[-1], record.anchor, record.priority
+        """Let every component take its share over: to nodes that were there, and to new ones below."""
+        now, priority = self._parts.tick(), record.priority
+        parent, nodes, ends = record.anchor, new.path, new.ends
+        if known.path:
+            parent = known.path[-1]
+            nodes, ends = (*known.path, *nodes), (*known.ends, *ends)
+        upto = ends[-1]
+        gained: list[int] = []
         patches: list[tuple[int, int, bytes]] = []
-        attached: dict[int, None] = {}
         free: list[tuple[Part, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
             part, own = share.part, share.own_start
-            pages = b"" if part.snapshot else self._handed(share, upto)
-            states = self._states(share, nodes, ends) if share.kept else ()
-            if not (part.snapshot or part.base):
+            if part.snapshot:
+                if share.kept:
+                    states = self._states(record, share, nodes, ends)
+                    kept: c.Adopted = await part.ref.ask(c.Keep(_L1, states, now, priority))
+                    gained += kept.attached
+                    if kept.free:
+                        free.append((part, kept.free, 0))
+                starts.append(share.start)
+                continue
+            if known.path:
+                pages = self._handed(share, known.ends[-1])
+                adopted: c.Adopted = await part.ref.ask(
+                    c.Adopt(_L1, known.path, known.ends, own, pages, now, priority)
+                )
+                gained += adopted.attached
+                if adopted.free:
+                    free.append((part, adopted.free, 0))
+                patches += [(part.index, at, mine) for at, mine in adopted.patches]
+                own = share.own_start
+            relocked: c.Relocked
+            if new.path:
+                pages = self._handed(share, upto)
+                relocked = await part.ref.ask(
+                    c.Grow(_L1, parent, new.path, new.ends, own, pages, share.receipts, True, now, priority)
+                )
+            else:
+                relocked = await part.ref.ask(c.Relock(parent, share.receipts))
+            share.receipts, share.low_end = relocked.receipts, relocked.low_end
+            if not part.base:
                 # The table begins where the locks do: what lies before is the tree's to evict.
                 share.start = max(share.start, part.rule.keep_from(upto))
             starts.append(share.start)
-            adopted: c.Adopted = await part.ref.ask(
-                c.Adopt(
-                    _L1,
-                    parent,
-                    nodes,
-                    ends,
-                    grown,
-                    own,
-                    pages,
-                    states,
-                    share.receipts,
-                    relock=True,
-                    now=now,
-                    priority=priority,
-                )
-            )
-            share.receipts, share.low_end = adopted.receipts, adopted.low_end
-            if adopted.free:
-                free.append((part, adopted.free, 0))
-            for at, mine in adopted.patches:
-                patches.append((part.index, at, mine))
-            if self._backs_up:
-                attached.update(dict.fromkeys(adopted.attached))
         if free:
             await self._room.give_back(_L1, free)
         record.anchor, record.published = nodes[-1], upto
-        return Result(m.Published(upto, tuple(patches), tuple(starts)), tuple(attached))
+        published = m.Published(upto, tuple(patches), tuple(starts))
+        return Result(published, (*gained, *new.path))
 
     def _handed(self, share: Share, upto: int) -> bytes:
         """Take the private pages up to `upto` out of a share."""
@@ -182,10 +189,17 @@ class Publishing:
 
     @staticmethod
     def _states(
-        share: Share, nodes: tuple[int, ...], ends: tuple[int, ...]
-    ) -> tuple[tuple[int, bytes], ...]:
-        """Take the snapshots that stand on the path out of a share, with the nodes they stand at."""
-        upto = ends[-1]
-        states = tuple([(nodes[ends.index(at)], slot) for at, slot in share.kept if at <= upto])
-        share.kept = [(at, slot) for at, slot in share.kept if at > upto]
-        return states
+        record: LeaseRecord, share: Share, nodes: tuple[int, ...], ends: tuple[int, ...]
+    ) -> tuple[tuple[int, int, int, bytes], ...]:
+        """Take the snapshots that stand on the path out of a share, each with the node it stands at."""
+        states: list[tuple[int, int, int, bytes]] = []
+        above = share.kept
+        share.kept = []
+        for at, slot in above:
+            if at > ends[-1]:
+                share.kept.append((at, slot))
+                continue
+            place = ends.index(at)
+            start = ends[place - 1] if place else record.published
+            states.append((nodes[place], start, at, slot))
+        return tuple(states)

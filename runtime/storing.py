@@ -271,37 +271,50 @@ class Storing:
         owns = {part: (starts[part.name], Tier.L2) for part in parts.paged if part.name in starts}
         path = await self._splitter.cut(walked, owns, stands)
         ends = path.ends[-1] if path.ends else 0
+        parent = path.path[-1] if path.path else c.ROOT
         grown = c.Grown((), ())
         if ends < endpoint:
             cuts = sorted({at for at in (*starts.values(), *stands) if ends < at < endpoint})
-            parent = path.path[-1] if path.path else c.ROOT
             grown = await tree.ask(
                 c.Insert(msg.namespace, key[ends * TOKEN :], parent, tuple(cuts))
             )
         now = parts.tick()
-        nodes, positions = (*path.path, *grown.path), (*path.ends, *grown.ends)
         for part in parts.all:
             run = own.get(part.name, [])
-            states = tuple(
-                (nodes[positions.index(item.end)], item.pages) for item in run if part.snapshot
-            )
+            if part.snapshot:
+                places = self._places(path, grown)
+                states = tuple((*places[item.end], item.pages) for item in run)
+                kept: c.Adopted = await part.ref.ask(c.Keep(Tier.L2, states, now))
+                await self._room.give_back(Tier.L2, [(part, kept.free, 0)])
+                continue
+            start = run[0].start if run else endpoint
+            pages = b"".join(item.pages for item in run)
+            known = max(0, ends - start) // parts.page * PAGE
             adopted: c.Adopted = await part.ref.ask(
-                c.Adopt(
+                c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)
+            )
+            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)])
+            await part.ref.ask(
+                c.Grow(
                     tier=Tier.L2,
-                    parent=c.ROOT,
-                    path=nodes,
-                    ends=positions,
-                    grown=len(grown.path),
-                    own=endpoint if part.snapshot or not run else run[0].start,
-                    pages=b"" if part.snapshot else b"".join(item.pages for item in run),
-                    states=states,
+                    parent=parent,
+                    path=grown.path,
+                    ends=grown.ends,
+                    own=max(ends, start),
+                    pages=pages[known:],
                     held=(),
                     relock=False,
                     now=now,
                 )
             )
-            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)])
         return True
+
+    @staticmethod
+    def _places(path: c.Grown, grown: c.Grown) -> dict[int, tuple[int, int, int]]:
+        """Answer (node, start, end) of the nodes of a path by where they end."""
+        nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
+        starts = (0, *ends)
+        return {end: (node, starts[i], end) for i, (node, end) in enumerate(zip(nodes, ends, strict=True))}
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:
         """Say whether L2 holds FULL right up to `start`: nothing may hang below a hole."""

@@ -223,14 +223,15 @@ class UnifiedRadixCache(Coordinator):
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         self._room.captured(msg.fence)
-        record = self._lease(msg.lease)
+        record, upto = self._lease(msg.lease), msg.upto
+        if not 0 <= upto <= record.extent:
+            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
         known = record.known + len(msg.appended) // TOKEN
-        if not 0 <= msg.upto <= record.extent:
-            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {msg.upto}")
-        if msg.upto > known:
+        if upto > known:
             raise ConfigError(f"only {known} token ids are known; append the others first")
-        record.generated += msg.appended
-        record.computed = max(record.computed, msg.upto)
+        if msg.appended:
+            record.generated += msg.appended
+        record.computed = max(record.computed, upto)
         started = self._report.begin()
         result = await self._publishing.publish(record, msg)
         if started:
@@ -241,7 +242,7 @@ class UnifiedRadixCache(Coordinator):
                 nodes=len(result.nodes),
                 duplicates=len(result.published.patches),
             )
-        if result.nodes:
+        if result.nodes and self._parts.l2 is not None:
             self._room.due.dirty.update(dict.fromkeys(result.nodes))
             self._wake()
         self._counters.published += 1

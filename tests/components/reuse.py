@@ -58,23 +58,46 @@ class Reuse(Ground):
         mine = self.new_pages(len(stands) if component.snapshot else len(prompt) - own)
         states: dict[int, int] = dict(zip(stands, mine, strict=True)) if component.snapshot else {}
         at_end = dict(zip(ends, path, strict=True))
-        adopted = actor.adopt(
-            m.Adopt(
-                tier=Tier.L1,
-                parent=parent,
-                path=path,
-                ends=ends,
-                grown=len(grown.path),
-                own=own * self.page,
-                pages=b"" if component.snapshot else pack(mine),
-                states=tuple((at_end[at * self.page], pack([s])) for at, s in states.items()),
-                held=lease.receipts if lease else (),
-                relock=lease is not None,
-                now=self.now,
-                priority=priority,
+        held = lease.receipts if lease else ()
+        if component.snapshot:
+            starts = dict(zip(ends, (start * self.page, *ends), strict=False))
+            places = {at: (at_end[at], starts[at], at) for at in (s * self.page for s in states)}
+            kept = tuple((*places[at * self.page], pack([s])) for at, s in states.items())
+            self._used_states(prompt, stands, priority)
+            adopted = actor.keep(m.Keep(Tier.L1, kept, self.now, priority))
+            relocked = m.Relocked(held, 0)
+        else:
+            self._used(prompt, start, priority)
+            mine_known = max(0, known - own)
+            adopted = actor.adopt(
+                m.Adopt(
+                    Tier.L1,
+                    old.path,
+                    old.ends,
+                    own * self.page,
+                    pack(mine[:mine_known]),
+                    self.now,
+                    priority,
+                )
             )
-        )
-        self._used(prompt, start, priority)
+            relocked = m.Relocked((), 0)
+            if grown.path:
+                relocked = actor.grow(
+                    m.Grow(
+                        tier=Tier.L1,
+                        parent=old.path[-1] if old.path else parent,
+                        path=grown.path,
+                        ends=grown.ends,
+                        own=max(own, known) * self.page,
+                        pages=pack(mine[mine_known:]),
+                        held=held,
+                        relock=lease is not None,
+                        now=self.now,
+                        priority=priority,
+                    )
+                )
+            elif lease is not None:
+                relocked = actor.relock(m.Relock(path[-1], held))
         offered = states or dict(zip(range(own + 1, len(prompt) + 1), mine, strict=False))
         free, patches, gained = [], {}, set()
         for end, page in offered.items():
@@ -93,9 +116,12 @@ class Reuse(Ground):
         }
         assert told == ({} if component.snapshot else patches)
         nodes = self.nodes()
-        assert {u for id in adopted.attached for u in self.units(nodes[id])} == gained
+        attached = adopted.attached if component.snapshot else (*adopted.attached, *grown.path)
+        tombs = {id for id in grown.path if nodes[id].end <= own} - {*adopted.attached}
+        told_gained = {u for id in attached for u in self.units(nodes[id])}
+        assert told_gained - {u for id in tombs for u in self.units(nodes[id])} == gained
         if lease is not None:
-            self._relocked(lease, adopted, prompt, path[-1])
+            self._relocked(lease, relocked, prompt, path[-1])
 
     def _short_of_arrivals(self, prompt: str, start: int, parent: int) -> str:
         walked = self.walk(prompt[start:], parent)
@@ -118,7 +144,19 @@ class Reuse(Ground):
                 use.touch(self.now)
             use.priority = max(use.priority, priority)
 
-    def _relocked(self, lease: Lease, adopted: m.Adopted, prompt: str, node: int) -> None:
+    def _used_states(self, prompt: str, stands: Iterable[int], priority: int) -> None:
+        """Note the use of what is published again; where nothing was held, a new record is made."""
+        for at in stands:
+            unit = prompt[:at]
+            if unit not in self.uses or not self.recorded(unit):
+                self.uses[unit] = Use(self.now, self.now)
+            else:
+                self.uses[unit].touch(self.now)
+            self.uses[unit].priority = max(self.uses[unit].priority, priority)
+        for k in range(len(prompt)):
+            self.uses.setdefault(prompt[: k + 1], Use(self.now, self.now))
+
+    def _relocked(self, lease: Lease, adopted: m.Relocked, prompt: str, node: int) -> None:
         lease.receipts, lease.prompt, lease.node = adopted.receipts, prompt, node
         lease.at = max(lease.at, len(prompt) * self.page)
         if not self.component.snapshot:

@@ -87,7 +87,7 @@ def test_needs_by_example(rule: str, boundary: int, ranges: Ranges) -> None:
 
 def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
     actor = ComponentActor(SinkComponent("sink", 8, 4))
-    adopt(actor, 8, pack([5]))
+    grow(actor, 8, pack([5]))
     locked = actor.lock(m.Lock(1, 1))
     assert (locked.start, locked.pages) == (0, pack([5]))
     (record,) = actor.views(m.Records())
@@ -98,29 +98,27 @@ def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
 
 def test_pages_that_no_range_needs_are_marked() -> None:
     actor = ComponentActor(SinkComponent("sink", 2, 4))
-    adopt(actor, 14, pack(range(1, 8)))
+    grow(actor, 14, pack(range(1, 8)))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 3) and [10, 14)
     assert (locked.start, locked.pages) == (0, pack([1, 2, -1, -1, -1, 6, 7]))
 
 
 def test_one_range_may_end_before_the_boundary() -> None:
     actor = ComponentActor(HeadComponent("head", 1, 4))
-    adopt(actor, 4, pack([1, 2, 3, 4]))
+    grow(actor, 4, pack([1, 2, 3, 4]))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 1)
     assert (locked.start, locked.pages) == (0, pack([1, -1, -1, -1]))
 
 
-def adopt(actor: ComponentActor, end: int, pages: bytes) -> None:
-    actor.adopt(
-        m.Adopt(
+def grow(actor: ComponentActor, end: int, pages: bytes) -> None:
+    actor.grow(
+        m.Grow(
             tier=Tier.L1,
             parent=m.ROOT,
             path=(1,),
             ends=(end,),
-            grown=1,
             own=0,
             pages=pages,
-            states=(),
             held=(),
             relock=False,
             now=1,
@@ -136,15 +134,13 @@ async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -
         grown = await tree.ask(m.Insert(b"", key, m.ROOT))
         assert grown == m.Grown((1,), (12,))
         await swa.ask(
-            m.Adopt(
+            m.Grow(
                 tier=Tier.L1,
                 parent=m.ROOT,
                 path=grown.path,
                 ends=grown.ends,
-                grown=1,
                 own=0,
                 pages=pack(range(1, 7)),
-                states=(),
                 held=(),
                 relock=False,
                 now=1,

@@ -184,7 +184,8 @@ class Bench(Judge):
             low = max(starts[name], self.rules.trimmed(name, wanted, turn.snapshots))
             assert turn.lease.start(name) in {starts[name], low}, f"table of {name} after publish"
         self.judge_cuts(before, after, turn, old, reached, starts, kept)
-        self.cover(after, turn)
+        if reached > old:  # else the locks stay as they were, whatever was split since
+            self.cover(after, turn)
         return reached
 
     async def release(self, turn: Turn) -> None:
