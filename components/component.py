@@ -10,7 +10,7 @@ from ..spec import Tier
 from . import messages as m
 from .coverage import CoverageActor
 from .presence import Withdrawal
-from .records import NO_KIDS, PAGE, Record
+from .records import NO_KIDS, PAGE, Payload, Record
 
 
 class ComponentActor(CoverageActor):
@@ -26,26 +26,40 @@ class ComponentActor(CoverageActor):
     def grow(self, msg: m.Grow) -> m.Relocked:
         """Record new nodes with the payload that comes with them, and move the locks."""
         records, presence, tier, page = self._records, self._presence, msg.tier, self._page
-        now, own, pages, priority = msg.now, msg.own, msg.pages, msg.priority
-        record = parent = records[msg.parent]
-        used = 0
-        for node, end in zip(msg.path, msg.ends, strict=True):
-            start = record.end
+        ends, own, pages, held = msg.ends, msg.own, msg.pages, msg.held
+        parent = record = records[msg.parent]
+        anchor_end = ends[-1] if ends else parent.end
+        start = self._one_range(anchor_end, held) if msg.relock else anchor_end
+        low: Record | None = None
+        used = planted = locked = 0
+        for node, end in zip(msg.path, ends, strict=True):
             kids = [0, 0] if presence.base else NO_KIDS
-            record = records[node] = Record(node, record, start, end, now, priority, kids)
+            above = record
+            record = Record(node, above, above.end, end, msg.now, msg.priority, kids)
+            records[node] = record
+            if end > start:
+                record.lock = 1
+                low = low or record
             if end <= own:
                 continue
-            if start < own:
+            if above.end < own:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
-            size = (end - start) // page * PAGE
-            presence.attach(record, tier, pages[used : used + size])
+            size = (end - above.end) // page * PAGE
+            payload = record.at[tier] = Payload(pages[used : used + size])
             used += size
-        relocked = self._relock(msg.held, record) if msg.relock else m.Relocked((), 0)
-        while record is not parent:
-            if not record.lock or tier:  # what has just been locked is queued when it is unlocked
-                presence.requeue(record, tier)
-            record = record.parent
-        return relocked
+            planted += 1
+            if presence.base:
+                above.kids[tier] += 1
+            if not tier and record.lock:
+                locked += size
+            else:
+                presence.indexes[tier].add(record, payload)
+        presence.cached[tier] += used // PAGE
+        presence.payloads[tier] += planted
+        presence.locked += locked // PAGE
+        if not msg.relock:
+            return m.Relocked((), 0)
+        return self._relock(held, record, parent, low or parent, start)
 
     @handles(m.Adopt)
     def adopt(self, msg: m.Adopt) -> m.Adopted:
@@ -109,7 +123,8 @@ class ComponentActor(CoverageActor):
     @handles(m.Relock)
     def relock(self, msg: m.Relock) -> m.Relocked:
         """Move the locks of a request that goes on from another node."""
-        return self._relock(msg.held, self._records[msg.node])
+        anchor = self._records[msg.node]
+        return self._relock(msg.held, anchor, anchor, anchor, self._one_range(anchor.end, msg.held))
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:
@@ -131,36 +146,38 @@ class ComponentActor(CoverageActor):
         index, base = presence.indexes[tier], presence.base
         out = Withdrawal()
         spared: list[Record] = []
-        busy: deque[Record] = deque()
-        left = msg.pages
+        busy: deque[tuple[Record, Payload]] = deque()
+        left = msg.pages * PAGE
         while left > 0:
             first = index.pop()
             if first is None:
                 if not busy:
                     break
-                left -= presence.withdraw(busy.popleft(), tier, out)
-                continue
-            record, payload = first
-            if payload.writer or (record.lock and not tier) or (base and record.kids[tier]):
-                continue  # may not go now, and is queued again when it may
-            if record.id in pinned:
-                spared.append(record)
-            elif payload.readers:
-                busy.append(record)
+                record, payload = busy.popleft()
             else:
-                left -= presence.withdraw(record, tier, out)
-        if spared or busy:
-            for record in (*spared, *busy):
-                presence.requeue(record, tier)
+                record, payload = first
+                if payload.writer or (record.lock and not tier) or (base and record.kids[tier]):
+                    continue  # may not go now, and is queued again when it may
+                if record.id in pinned:
+                    spared.append(record)
+                    continue
+                if payload.readers:
+                    busy.append(first)
+                    continue
+            left -= len(payload.pages)
+            presence.withdraw(record, tier, out)
+        for record in spared:
+            presence.requeue(record, tier)
+        for record, _ in busy:
+            presence.requeue(record, tier)
         if base:
             presence.forget(out.gone)
-            return out.freed()
-        return out.freed(self._spoilt(out.gone))
+        return presence.freed(out, tier, self._spoilt(out.gone))
 
     def _spoilt(self, gone: list[int]) -> tuple[int, ...]:
         """Answer the nodes whose own boundary needed what they lost, where others depend on that."""
         component = self.component
-        if component.snapshot:
+        if component.base or component.snapshot:
             return ()
         return tuple(node for node in gone if component.need(self._records[node].end))
 
@@ -174,7 +191,7 @@ class ComponentActor(CoverageActor):
             if presence.evictable(record, tier):
                 presence.withdraw(record, tier, out)
         presence.forget(out.gone)
-        return out.freed()
+        return presence.freed(out, tier)
 
     @handles(m.Drop)
     def drop(self, msg: m.Drop) -> m.Freed:
@@ -186,7 +203,7 @@ class ComponentActor(CoverageActor):
             if record is not None and record.at[tier] is not None and not (record.lock and not tier):
                 presence.withdraw(record, tier, out)
         presence.forget(msg.gone)
-        return out.freed()
+        return presence.freed(out, tier)
 
     @handles(m.Dead)
     def dead(self, msg: m.Dead) -> tuple[int, ...]:

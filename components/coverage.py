@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 from ..actors import Leaf, handles
 from . import messages as m
-from .contract import Ranges, TreeComponent
+from .contract import TreeComponent
 from .policies import Policy, eviction_key
 from .presence import Presence
 from .records import PAGE, Payload, Record
@@ -333,26 +333,36 @@ class CoverageActor(Leaf):
             record = record.parent
         return ((), 0) if low is None else (((anchor, low.start),), low.end)
 
-    def _relock(self, held: tuple[m.Receipt, ...], anchor: Record) -> m.Relocked:
-        """Move locks to the anchor's coverage by difference: a node in both is not touched."""
-        need: Ranges = self.component.need(anchor.end)
-        if len(need) != 1 or need[0][1] != anchor.end or len(held) > 1:
-            receipts, lowest = self._count(anchor)
+    def _one_range(self, boundary: int, held: tuple[m.Receipt, ...]) -> int:
+        """Answer where the need of a boundary begins if it is one range up to there.
+
+        The boundary itself where it is not, or where several ranges are held: nothing is counted
+        node by node then.
+        """
+        need = self.component.need(boundary)
+        if len(need) != 1 or need[0][1] != boundary or len(held) > 1:
+            return boundary
+        return need[0][0]
+
+    def _relock(
+        self, held: tuple[m.Receipt, ...], anchor: Record, above: Record, low: Record, start: int
+    ) -> m.Relocked:
+        """Move locks to the anchor's coverage by difference: a node in both is not touched.
+
+        `start` is that of `_one_range`. Nodes between `above` and the anchor are counted already,
+        `low` is the lowest of them.
+        """
+        if start == anchor.end:
+            receipts, low = self._count(anchor)
             self.unlock(m.Unlock(held))
-            return m.Relocked(receipts, lowest.end)
-        start = need[0][0]
+            return m.Relocked(receipts, low.end)
         old_anchor, old_start = held[0] if held else (m.ROOT, 0)
-        record, low = anchor, anchor
-        newly = 0
+        record = above
         while record.id and record.id != old_anchor:
             if record.end > start:
-                payload = record.at[0]
-                if payload is not None and not record.lock:
-                    newly += len(payload.pages)
-                record.lock += 1
+                self._presence.count(record)
                 low = record
             record = record.parent
-        self._presence.locked += newly // PAGE
         if not held or not record.id:
             return m.Relocked(((anchor.id, low.start),), low.end)
         if record.end <= start:  # nothing that was held is needed any more

@@ -72,17 +72,14 @@ class EvictionIndex:
         """
         heap, old, tier = self._heap, self._old, self._tier
         while heap or old:
-            from_old = old and (not heap or old[0] < heap[0])
-            entry = heappop(old if from_old else heap)
+            entry = heappop(old if old and (not heap or old[0] < heap[0]) else heap)
             record, payload = entry[4], entry[5]
-            if record.at[tier] is not payload:
-                if self._stale:
-                    self._stale -= 1
-                continue
-            key = self._key(record)
-            if key > entry[0]:
+            if record.at[tier] is payload:
+                key = self._key(record)
+                if not key > entry[0]:
+                    payload.queued = False
+                    return record, payload
                 heappush(heap, (key, *entry[1:]))
-                continue
-            payload.queued = False
-            return record, payload
+            elif self._stale:
+                self._stale -= 1
         return None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from ..errors import IntegrityError
 from ..spec import Tier
 from .eviction import EvictionIndex
@@ -19,32 +21,19 @@ _NOWHERE = [None, None]
 
 
 class Withdrawal:
-    """Collect what leaves nodes in one step, and answer it as `Freed`."""
+    """What leaves nodes on one tier in one step; `Presence.freed` answers it.
 
-    __slots__ = ("free", "gone", "lost", "nodes", "pages", "pending")
+    `busy` pages are still being copied, `kept` ones stay on the other tier.
+    """
+
+    __slots__ = ("busy", "free", "gone", "kept", "nodes", "pending")
 
     def __init__(self) -> None:
         self.free: list[PageList] = []
         self.pending: list[tuple[int, PageList]] = []
         self.nodes: list[int] = []
         self.gone: list[int] = []
-        self.pages = 0
-        self.lost = 0
-
-    def freed(
-        self, spoilt: tuple[int, ...] = (), late: tuple[tuple[int, PageList], ...] = ()
-    ) -> Freed:
-        """Answer what was collected."""
-        return Freed(
-            b"".join(self.free),
-            tuple(self.pending),
-            tuple(self.nodes),
-            tuple(self.gone),
-            self.pages,
-            self.lost,
-            spoilt,
-            late,
-        )
+        self.busy = self.kept = 0
 
 
 class Presence:
@@ -99,30 +88,26 @@ class Presence:
         if self.base:
             record.parent.kids[tier] += 1
 
-    def withdraw(self, record: Record, tier: int, out: Withdrawal) -> int:
-        """Take a payload from its node; answer its pages' number."""
+    def withdraw(self, record: Record, tier: int, out: Withdrawal) -> None:
+        """Take a payload from its node; what is taken in one step counts when `freed` answers it."""
         at = record.at
         payload = at[tier]
         if payload is None:
             raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
         at[tier] = None
-        pages = payload.pages
-        count = len(pages) // PAGE
-        self.cached[tier] -= count
-        self.payloads[tier] -= 1
         if payload.queued:
             self.indexes[tier].gone()
         if record.lock and not tier:
-            self.locked -= count
+            self.locked -= len(payload.pages) // PAGE
         if payload.writer or payload.readers:
             self._part(payload, tier, out)
         else:
-            out.free.append(pages)
+            out.free.append(payload.pages)
         out.nodes.append(record.id)
-        out.pages += count
-        if at[1 - tier] is None:
+        if at[1 - tier] is not None:
+            out.kept += len(payload.pages) // PAGE
+        else:
             out.gone.append(record.id)
-            out.lost += count
             if self.snapshot and not record.lock:
                 del self.records[record.id]
         if self.base:
@@ -130,7 +115,6 @@ class Presence:
             parent.kids[tier] -= 1
             if not parent.kids[tier]:  # its last child is gone: it is a leaf, which may go next
                 self.requeue(parent, tier)
-        return count
 
     def _part(self, payload: Payload, tier: int, out: Withdrawal) -> None:
         """Part with pages that are being copied.
@@ -139,6 +123,7 @@ class Presence:
         stay here until the last is over.
         """
         pages, readers = payload.pages, payload.readers
+        out.busy += len(pages) // PAGE
         if payload.writer:
             self.arriving[tier] -= 1
             out.pending.append((payload.writer, pages))
@@ -146,6 +131,22 @@ class Presence:
             out.pending.append((readers[0], pages))
         else:
             self._shared.append((tier, set(readers), pages))
+
+    def freed(self, out: Withdrawal, tier: int, spoilt: tuple[int, ...] = ()) -> Freed:
+        """Count what was withdrawn on a tier, and answer it."""
+        free = b"".join(out.free)
+        pages = len(free) // PAGE + out.busy
+        self.cached[tier] -= pages
+        self.payloads[tier] -= len(out.nodes)
+        return Freed(
+            free,
+            tuple(out.pending),
+            tuple(out.nodes),
+            tuple(out.gone),
+            pages,
+            pages - out.kept,
+            spoilt,
+        )
 
     def forget(self, nodes: Iterable[int]) -> None:
         """Delete the records of nodes that leave the tree, where there are any."""
@@ -236,6 +237,7 @@ class Presence:
         """
         out = Withdrawal()
         arrived: list[int] = []
+        filled = 0
         for record in self._ops.pop(op, ()):
             for tier, payload in enumerate(record.at):
                 if payload is None:
@@ -249,9 +251,11 @@ class Presence:
                         arrived.append(record.id)
                         self.requeue(record, tier)
                     else:
+                        filled = tier  # an operation fills one tier
                         self.withdraw(record, tier, out)
-        out.nodes.extend(arrived)
-        return out.freed(late=self._last_user(op) if self._shared else ())
+        freed = self.freed(out, filled)
+        late = self._last_user(op) if self._shared else ()
+        return msgspec.structs.replace(freed, nodes=(*freed.nodes, *arrived), late=late)
 
     def _last_user(self, op: int) -> tuple[tuple[int, PageList], ...]:
         """Take an operation from the users of shared pages; answer those that nobody uses any more."""

@@ -52,10 +52,9 @@ class Node(msgspec.Struct, eq=False):
             self.only = None
 
     def lose(self, child: Node, page: int) -> None:
-        """Remove a child."""
+        """Remove one of several children."""
         if self.children is None:
-            self.only = None
-            return
+            raise IntegrityError(f"node {child.id} is no child of node {self.id}")
         del self.children[child.key[:page]]
         if len(self.children) == 1:
             (self.only,) = self.children.values()
@@ -139,8 +138,11 @@ class UnifiedTreeCore(Leaf):
         first = start = parent.end
         for end in (*msg.cuts, first + len(key) // TOKEN):
             edge = key[(start - first) * TOKEN : (end - first) * TOKEN]
-            node = self._add(parent, start, edge, msg.namespace)
-            parent.adopt(node, page)
+            node = self._add(parent, start, end, edge, msg.namespace)
+            if start == first:
+                parent.adopt(node, page)
+            else:
+                parent.only = node
             path.append(node.id)
             ends.append(end)
             parent, start = node, end
@@ -152,10 +154,9 @@ class UnifiedTreeCore(Leaf):
             root = self._roots[namespace] = Node(m.ROOT, None, 0, 0, b"", namespace)
         return root
 
-    def _add(self, parent: Node, start: int, edge: bytes, space: bytes) -> Node:
-        self._last_id += 1
-        node = Node(self._last_id, parent, start, start + len(edge) // TOKEN, edge, space)
-        self._nodes[node.id] = node
+    def _add(self, parent: Node, start: int, end: int, edge: bytes, space: bytes) -> Node:
+        id = self._last_id = self._last_id + 1
+        node = self._nodes[id] = Node(id, parent, start, end, edge, space)
         return node
 
     @handles(m.Split)
@@ -166,7 +167,7 @@ class UnifiedTreeCore(Leaf):
         if parent is None or not lower.start < msg.at < lower.end:
             raise IntegrityError(f"node {msg.node} cannot be split at {msg.at}")
         cut = (msg.at - lower.start) * TOKEN
-        upper = self._add(parent, lower.start, lower.key[:cut], lower.space)
+        upper = self._add(parent, lower.start, msg.at, lower.key[:cut], lower.space)
         parent.adopt(upper, self._page)
         lower.key = lower.key[cut:]
         lower.start = msg.at
@@ -179,13 +180,17 @@ class UnifiedTreeCore(Leaf):
     @handles(m.Remove)
     def remove(self, msg: m.Remove) -> None:
         """Remove childless nodes and roots that are left without children."""
+        nodes = self._nodes
         for id in msg.nodes:
-            node = self._nodes[id]
+            node = nodes[id]
             parent = node.parent
             if parent is None or node.only is not None or node.children is not None:
                 raise IntegrityError(f"node {id} has children and cannot be removed")
-            del self._nodes[id]
-            parent.lose(node, self._page)
+            del nodes[id]
+            if parent.only is node:
+                parent.only = None
+            else:
+                parent.lose(node, self._page)
             if parent.parent is None and parent.only is None and parent.children is None:
                 del self._roots[node.space]
 

@@ -119,8 +119,8 @@ class Publishing:
                         cuts.add(at)
             elif not part.base:
                 for low, _ in part.rule.need(upto):
-                    if start < low // page * page:
-                        cuts.add(low // page * page)
+                    if low - low % page > start:
+                        cuts.add(low - low % page)
         return tuple(sorted(cuts)) if cuts else ()
 
     async def _hand_over(
