@@ -200,7 +200,11 @@ class ComponentActor(CoverageActor):
         out = Withdrawal()
         for node in msg.nodes:
             record = records.get(node)
-            if record is not None and record.at[tier] is not None and not (record.lock and not tier):
+            if (
+                record is not None
+                and record.at[tier] is not None
+                and not (record.lock and not tier)
+            ):
                 presence.withdraw(record, tier, out)
         presence.forget(msg.gone)
         return presence.freed(out, tier)

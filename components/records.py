@@ -51,7 +51,7 @@ class Record:
         "start",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made several times a turn: keywords would cost as much as it
         self,
         id: int,
         parent: Record | None,
@@ -74,9 +74,7 @@ class Record:
     def split(self, upper_id: int, at: int, page_size: int) -> Record:
         """Put a new record above this one that takes its head; pages, locks and age go to both."""
         kids = NO_KIDS if self.kids is NO_KIDS else [0, 0]
-        upper = Record(
-            upper_id, self.parent, self.start, at, self.born, self.priority, kids
-        )
+        upper = Record(upper_id, self.parent, self.start, at, self.born, self.priority, kids)
         upper.stamp, upper.previous, upper.hits = self.stamp, self.previous, self.hits
         self.parent = upper
         self.start = at

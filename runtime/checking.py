@@ -52,7 +52,7 @@ def _topology(seen: Inspection) -> None:
 
 
 def _records(seen: Inspection, component: ComponentView) -> None:
-    """Records have their nodes' extents, payloads fit, and ledgers are their sums.
+    """Every record has its node's extent, payloads fit, and ledgers are their sums.
 
     A paged component has a record for every node, a snapshot one where it holds or locks something.
     """

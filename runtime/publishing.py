@@ -41,6 +41,7 @@ class Publishing:
 
     def __init__(self, parts: Parts, room: Room, splitter: Splitter) -> None:
         self._parts = parts
+        self._tree = parts.tree
         self._room = room
         self._splitter = splitter
 
@@ -50,7 +51,9 @@ class Publishing:
         upto = msg.upto // page * page
         if upto <= record.published:
             return self._nothing(record)
-        grown = await self._insert(record, record.published, upto, record.anchor)
+        start, anchor = record.published, record.anchor
+        grown: c.Grown | c.Walked
+        grown = await self._tree.ask(self._insert(record, start, upto, anchor))
         if isinstance(grown, c.Grown):
             return await self._hand_over(record, _NO_NODES, grown)
         walked, upto = await self._before_arrivals(record, grown, upto)
@@ -58,11 +61,11 @@ class Publishing:
             return self._nothing(record)
         known = await self._cut(record, walked, upto)
         new: c.Grown | c.Walked = _NO_NODES
-        end, parent = record.published, record.anchor
+        end, parent = start, anchor
         if known.path:
             end, parent = known.ends[-1], known.path[-1]
         if end < upto:  # the walk ended there, so nothing below agrees
-            new = await self._insert(record, end, upto, parent)
+            new = await self._tree.ask(self._insert(record, end, upto, parent))
         return await self._hand_over(record, known, new)
 
     @staticmethod
@@ -70,15 +73,10 @@ class Publishing:
         starts = tuple([share.start for share in record.shares])
         return Result(m.Published(record.published, (), starts), ())
 
-    async def _insert(
-        self, record: LeaseRecord, start: int, end: int, parent: int
-    ) -> c.Grown | c.Walked:
-        """Add own tokens below a node; a Walked where some are there already."""
-        key, cuts = record.key(start, end), self._cuts(record, start, end)
-        grown: c.Grown | c.Walked = await self._parts.tree.ask(
-            c.Insert(record.namespace, key, parent, cuts)
-        )
-        return grown
+    def _insert(self, record: LeaseRecord, start: int, end: int, parent: int) -> c.Insert:
+        """Ask for own tokens below a node; answered by a Walked where some are there already."""
+        cuts = self._cuts(record, start, end)
+        return c.Insert(record.namespace, record.key(start, end), parent, cuts)
 
     async def _before_arrivals(
         self, record: LeaseRecord, walked: c.Walked, upto: int
@@ -162,7 +160,18 @@ class Publishing:
             if new.path:
                 pages = self._handed(share, upto)
                 relocked = await part.ref.ask(
-                    c.Grow(_L1, parent, new.path, new.ends, own, pages, share.receipts, True, now, priority)
+                    c.Grow(
+                        _L1,
+                        parent,
+                        new.path,
+                        new.ends,
+                        own,
+                        pages,
+                        share.receipts,
+                        True,
+                        now,
+                        priority,
+                    )
                 )
             else:
                 relocked = await part.ref.ask(c.Relock(parent, share.receipts))

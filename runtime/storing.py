@@ -314,7 +314,10 @@ class Storing:
         """Answer (node, start, end) of the nodes of a path by where they end."""
         nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
         starts = (0, *ends)
-        return {end: (node, starts[i], end) for i, (node, end) in enumerate(zip(nodes, ends, strict=True))}
+        return {
+            end: (node, starts[i], end)
+            for i, (node, end) in enumerate(zip(nodes, ends, strict=True))
+        }
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:
         """Say whether L2 holds FULL right up to `start`: nothing may hang below a hole."""
