@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -91,7 +90,7 @@ class Cache:
         return self._fences.record(stream or 0)
 
     async def ask(
-        self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
+        self, msg: m.Message, *, deadline: float | None = None, trace: Trace | None = None
     ) -> Any:
         """Have an operation done, waiting where it waits."""
         await self.breathe()
@@ -146,7 +145,7 @@ class Cache:
         logs so far.
         """
         msg = self._acquire(tokens, namespace, priority, stream)
-        until = math.inf
+        until = None
         if deadline is not None:
             until = trio.current_time() + seconds("deadline", deadline)
         count = len(msg.tokens) // TOKEN
