@@ -76,6 +76,7 @@ class Cell:
         self.restarts = 0
         self.mailbox = Mailbox(spec)
         self.actor: Actor | None = None
+        # what the last operation answered; the next one's takes its place
         self.answer: Any = None
         self.asker: Cell | None = None
         self.reply: ReplyToken | None = None

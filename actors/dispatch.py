@@ -298,7 +298,7 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
         park(cell, operation, waits_for, parked.msg)
         return  # noqa: TRY300 - to wait again is the usual way out
     except StopIteration:
-        answer, cell.answer = cell.answer, None
+        answer = cell.answer
     except trio.Cancelled:
         cell.cut_off()
         reply.dispose(stopped(cell))

@@ -57,14 +57,13 @@ def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any
                 return park(cell, coroutine, waits_for, msg)
         finally:
             system.op = outer
-        answer, cell.answer = cell.answer, None
-        return answer
+        return cell.answer
 
     return begin
 
 
 async def conduct(cell: Cell, operation: Callable[[Any], Operation], msg: Any) -> None:
-    """Run an operation and keep its answer in the cell: to return it would cost an exception."""
+    """Run an operation and put its answer into the cell: to return it would cost an exception."""
     cell.answer = await operation(msg)
 
 
