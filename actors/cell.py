@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import math
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -21,37 +21,13 @@ from .envelope import Envelope
 from .gate import BUSY, DEFERRED, DOWN, FORCED, PARKED, QUEUED, STOPPED, WATCHED, describe
 from .mailbox import Mailbox, MailboxSpec, Policy
 from .notices import Abandoned
+from .operations import Parked, beginner
 from .reply import Phase, ReplyToken
 
 if TYPE_CHECKING:
     from .observer import Trace
     from .ref import Ref
     from .system import ActorSystem
-
-Operation = Coroutine[ReplyToken, None, Any]
-
-
-class Parked:
-    """An operation that waits: its coroutine, the answer it needs, and who waits for its own."""
-
-    __slots__ = ("deadline", "msg", "operation", "reply", "trace", "waits_for")
-
-    def __init__(
-        self,
-        operation: Operation,
-        waits_for: ReplyToken,
-        msg: Any,
-        *,
-        reply: ReplyToken,
-        trace: Trace | None,
-        deadline: float,
-    ) -> None:
-        self.operation = operation
-        self.waits_for = waits_for
-        self.msg = msg
-        self.reply = reply
-        self.trace = trace
-        self.deadline = deadline
 
 
 class Cell:
@@ -66,19 +42,18 @@ class Cell:
         "gate",
         "handle_ns",
         "handled",
+        "handlers",
         "kinds",
         "mailbox",
         "monitored",
         "monitors",
         "name",
         "nursery",
-        "operations",
         "parked",
         "path",
         "reply",
         "restarts",
         "sleeper",
-        "steps",
         "stopping",
         "system",
         "token",
@@ -92,8 +67,8 @@ class Cell:
         self.gate = DOWN | (FORCED if system.dispatch == "mailbox" else 0)
         if system.watch.wanted:
             self.gate |= WATCHED
-        self.steps: dict[type[Any], Callable[[Any], Any]] = {}
-        self.operations: dict[type[Any], Callable[[Any], Operation]] = {}
+        # steps, and what begins operations: each answers the answer, or the token of one that comes later
+        self.handlers: dict[type[Any], Callable[[Any], Any]] = {}
         # what the last life handled; kept, so that messages can be told during a restart
         self.kinds: tuple[type[Any], ...] = ()
         self.handled = 0
@@ -101,6 +76,7 @@ class Cell:
         self.restarts = 0
         self.mailbox = Mailbox(spec)
         self.actor: Actor | None = None
+        # what the last operation answered; the next one's takes its place
         self.answer: Any = None
         self.asker: Cell | None = None
         self.reply: ReplyToken | None = None
@@ -126,17 +102,15 @@ class Cell:
         self.kinds = tuple(type(actor).handlers)
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
-            self.operations = bound
-        else:
-            self.steps = bound
+            bound = {kind: beginner(self, operation) for kind, operation in bound.items()}
+        self.handlers = bound
 
     def unbind(self) -> None:
         """Forget the actor of the life that is over, and what it wanted to hear of."""
         for other in self.monitored:
             other.monitors.pop(self, None)
         self.monitored.clear()
-        self.steps = {}
-        self.operations = {}
+        self.handlers = {}
         self.actor = None
         self.nursery = None
         self.context = None
@@ -175,10 +149,6 @@ class Cell:
                 watcher.post_notice(Down(self.path, "" if cause is None else str(cause)))
 
     # -- one message ------------------------------------------------------------------------------
-
-    async def conduct(self, operation: Callable[[Any], Operation], msg: Any) -> None:
-        """Run an operation and keep its answer here: to return it would cost an exception (StopIteration)."""
-        self.answer = await operation(msg)
 
     def defer(self) -> ReplyToken:
         """Make the message in hand one that is answered later."""

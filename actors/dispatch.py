@@ -1,14 +1,11 @@
 """Dispatch: how a message gets to its handler, off the hot path (which is in `Ref`).
 
 A message runs in its sender's stack where its actor is free, after what is queued there; otherwise it
-is queued and the actor's own task runs it. Handlers never see the difference. An operation is driven
-by hand: what it yields is the token that it must wait for, never anything of trio's, so it can begin in
-anybody's stack and end in its actor's task.
+is queued and the actor's own task runs it. Handlers never see the difference.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 from types import CodeType, FrameType
@@ -17,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ..errors import ActorStopped, ConfigError, DeadlineExceeded, Reentry, WouldWait
-from .actor import Down
-from .cell import Cell, Operation, Parked
+from .actor import Coordinator, Down
+from .cell import Cell
 from .dead_letters import Reason
 from .envelope import Envelope
 from .gate import BLOCKED, BUSY, DOWN, FORCED, PARKED, QUEUED, STOPPED, WATCHED, describe
 from .notices import Abandoned
+from .operations import Parked, park
 from .reply import Phase, ReplyToken
 
 if TYPE_CHECKING:
@@ -31,11 +29,11 @@ if TYPE_CHECKING:
 # -- from the sender's side -------------------------------------------------------------------------
 
 
-def begin(cell: Cell, msg: Any, deadline: float, trace: Trace | None) -> Any:
+def begin(cell: Cell, msg: Any, deadline: float | None, trace: Trace | None) -> Any:
     """Ask: answers the answer, or the ReplyToken to wait on. Raises what the handler raises."""
     system = cell.system
-    given = deadline
-    deadline = min(deadline, system.deadline)
+    given = math.inf if deadline is None else deadline
+    deadline = min(given, system.deadline)
     if trace is None:
         trace = system.trace
     if cell.gate & STOPPED:
@@ -244,9 +242,8 @@ def run(
     operation must wait). Raises a refusal as it is and a crash boxed.
     """
     system = cell.system
-    step = cell.steps.get(type(msg))
-    operation = cell.operations.get(type(msg))
-    if step is None and operation is None:
+    handler = cell.handlers.get(type(msg))
+    if handler is None:
         system.dead_letters.add(Reason.NO_HANDLER, cell.path, msg, trace)
         raise ConfigError(
             f"{cell.path} ({type(cell.actor).__qualname__}) has no handler for "
@@ -254,21 +251,12 @@ def run(
         )
     kept = system.op, system.running, system.trace, system.deadline
     system.running, system.trace, system.deadline = cell, trace, deadline
+    # a step's asks are nobody's: it has none, and its calls must not look like its caller's
+    system.op = asker if isinstance(cell.actor, Coordinator) else None
     cell.gate |= BUSY
     cell.reply = reply
     try:
-        answer: Any = None
-        if step is not None:
-            # a step's asks are nobody's: it has none, and its calls must not look like its caller's
-            system.op = None
-            answer = step(msg)
-        elif operation is not None:
-            cell.asker = asker
-            system.op = cell
-            coroutine = cell.conduct(operation, msg)
-            for waits_for in coroutine.__await__():
-                return park(cell, coroutine, waits_for, msg)
-            answer, cell.answer = cell.answer, None
+        answer = handler(msg)
     except BaseException as error:
         failure = cell.failed(error)
         if failure is error:
@@ -276,46 +264,12 @@ def run(
         raise failure from error
     finally:
         system.op, system.running, system.trace, system.deadline = kept
-    return cell.leave(msg, answer)
+    return end(cell, msg, answer)
 
 
-def park(cell: Cell, operation: Operation, waits_for: object, msg: Any) -> ReplyToken:
-    """Hand an operation that must wait over to its actor's task; answers the token of its reply."""
-    if type(waits_for) is not ReplyToken:
-        misuse = RuntimeError(
-            f"{cell.path}: the operation for {type(msg).__name__} awaited something that is not an "
-            f"ask; await it in a child task (self.start) that tells the actor"
-        )
-        with contextlib.suppress(StopIteration):
-            operation.throw(misuse)
-        operation.close()
-        raise misuse
-    system = cell.system
-    reply = cell.reply or cell.token
-    if reply is None:
-        reply = ReplyToken(cell, msg, system.trace, system.deadline)
-    reply.msg = msg
-    reply.phase = Phase.BEGUN if reply.phase is not Phase.ANSWERED else reply.phase
-    cell.reply = reply
-    cell.parked = Parked(
-        operation,
-        waits_for,
-        msg,
-        reply=reply,
-        trace=system.trace,
-        deadline=system.deadline,
-    )
-    cell.gate |= PARKED
-    cell.wake()
-    return reply
-
-
-def hand_over(cell: Cell, operation: Operation, waits_for: object, msg: Any) -> ReplyToken:
-    """Park an operation begun on the hot path; a misuse found here is a crash like any other."""
-    try:
-        return park(cell, operation, waits_for, msg)
-    except Exception as error:
-        raise cell.failed(error) from error
+def end(cell: Cell, msg: Any, answer: Any) -> Any:
+    """End a handler that returned; answers its answer, or the token of one that comes later."""
+    return answer if cell.gate & PARKED else cell.leave(msg, answer)
 
 
 async def finish(cell: Cell) -> None:
@@ -344,7 +298,7 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
         park(cell, operation, waits_for, parked.msg)
         return  # noqa: TRY300 - to wait again is the usual way out
     except StopIteration:
-        answer, cell.answer = cell.answer, None
+        answer = cell.answer
     except trio.Cancelled:
         cell.cut_off()
         reply.dispose(stopped(cell))

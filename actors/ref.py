@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
@@ -15,8 +14,6 @@ from .reply import ReplyToken, Suspension
 if TYPE_CHECKING:
     from .actor import Actor
     from .observer import Trace
-
-_OVER = object()
 
 A_co = TypeVar("A_co", bound="Actor", covariant=True)
 
@@ -55,12 +52,12 @@ class Ref(Cell, Generic[A_co]):
         """
         if self.gate or trace is not None:
             return dispatch.call(self, msg, trace)
-        step = self.steps.get(type(msg))
-        if step is None:
-            return dispatch.settled(self, self.operate(msg))
+        handler = self.handlers.get(type(msg))
+        if handler is None:
+            return dispatch.call(self, msg, trace)
         self.gate = BUSY
         try:
-            answer = step(msg)
+            answer = handler(msg)
         except BaseException as error:
             failure = self.failed(error)
             if failure is error:
@@ -70,10 +67,12 @@ class Ref(Cell, Generic[A_co]):
             self.gate = 0
             self.handled += 1
             return answer
-        return dispatch.settled(self, self.leave(msg, answer))
+        return dispatch.settled(self, dispatch.end(self, msg, answer))
 
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, msg: Any, *, deadline: float = math.inf, trace: Trace | None = None) -> Any:
+    async def ask(
+        self, msg: Any, *, deadline: float | None = None, trace: Trace | None = None
+    ) -> Any:
         """Have a message handled and answer its answer: at once where `call` can, else waiting.
 
         `deadline` is a trio time; nested asks inherit it, and `trace`. It is no checkpoint where the
@@ -82,26 +81,23 @@ class Ref(Cell, Generic[A_co]):
         left again, and the actor is told. Raises DeadlineExceeded, and otherwise what `call` raises
         but WouldWait; MailboxFull where that is the mailbox's policy.
         """
-        if not self.gate and trace is None and deadline == math.inf:
-            step = self.steps.get(type(msg))
-            if step is not None:
-                self.gate = BUSY
-                try:
-                    answer = step(msg)
-                except BaseException as error:
-                    failure = self.failed(error)
-                    if failure is error:
-                        raise
-                    raise failure from error
-                if self.gate == BUSY:
-                    self.gate = 0
-                    self.handled += 1
-                    return answer
-                answer = self.leave(msg, answer)
-            else:
-                answer = self.operate(msg)
-        else:
+        handler = self.handlers.get(type(msg))
+        if self.gate or handler is None or trace is not None or deadline is not None:
             answer = dispatch.begin(self, msg, deadline, trace)
+        else:
+            self.gate = BUSY
+            try:
+                answer = handler(msg)
+            except BaseException as error:
+                failure = self.failed(error)
+                if failure is error:
+                    raise
+                raise failure from error
+            if self.gate == BUSY:
+                self.gate = 0
+                self.handled += 1
+                return answer
+            answer = dispatch.end(self, msg, answer)
         if type(answer) is not ReplyToken:
             return answer
         if self.system.op is None:
@@ -109,35 +105,6 @@ class Ref(Cell, Generic[A_co]):
         elif not answer.done:
             await Suspension(answer)
         return answer.result()
-
-    def operate(self, msg: Any) -> Any:
-        """Begin the operation for a message on a free coordinator; the hot path of `ask` and `call`."""
-        operation = self.operations.get(type(msg))
-        if operation is None:
-            return dispatch.begin(self, msg, math.inf, None)
-        system = self.system
-        outer = system.op
-        self.gate = BUSY
-        self.asker = outer
-        system.op = self
-        coroutine = self.conduct(operation, msg)
-        try:
-            waits_for = next(coroutine.__await__(), _OVER)
-        except BaseException as error:
-            failure = self.failed(error)
-            if failure is error:
-                raise
-            raise failure from error
-        finally:
-            system.op = outer
-        if waits_for is not _OVER:
-            return dispatch.hand_over(self, coroutine, waits_for, msg)
-        answer, self.answer = self.answer, None
-        if self.gate == BUSY:
-            self.gate = 0
-            self.handled += 1
-            return answer
-        return self.leave(msg, answer)
 
     @trio.lowlevel.enable_ki_protection
     def tell(self, msg: Any, *, control: bool = False, trace: Trace | None = None) -> None:
@@ -152,4 +119,3 @@ class Ref(Cell, Generic[A_co]):
 
 dispatch.HANDLING[Ref.call.__code__] = "self"
 dispatch.HANDLING[Ref.ask.__code__] = "self"
-dispatch.HANDLING[Ref.operate.__code__] = "self"

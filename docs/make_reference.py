@@ -48,7 +48,7 @@ _SECTIONS = {
 _FURTHER = {"Answers": (Peeked, EvictReport, PoolUsage)}
 """What public calls answer without being a name at the top."""
 
-_INTERNAL = {"ask", "ask_now", "ask_shielded", "breathe", "component_index", "fence"} | {
+_INTERNAL = {"ask", "ask_now", "ask_shielded", "breathe", "component_index"} | {
     "begin",
     "fact",
     "finish",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ActorStopped, Closed, ConfigError, WouldWait
-from ..spec import Namespace, Tier
+from ..spec import Namespace, PagedSpec, Tier
 from ..telemetry import Telemetry
 from . import messages as m
 from .arguments import seconds, space, whole, word
@@ -65,11 +64,10 @@ class Cache:
         self._system = assembled.system
         self._ref = assembled.cache
         self._needed = assembled.needed
-        self._fences = assembled.fences
-        self._indexes = {
-            component.name: (index, not hasattr(component, "window"))
-            for index, component in enumerate(config.model.components)
-        }
+        self.fences = assembled.fences
+        components = list(enumerate(config.model.components))
+        self._paged = {c.name: index for index, c in components if isinstance(c, PagedSpec)}
+        self._snapshots = {c.name: index for index, c in components if c.name not in self._paged}
         self._breath_due = 0.0
 
     def __repr__(self) -> str:
@@ -79,19 +77,16 @@ class Cache:
 
     def component_index(self, component: str, *, snapshot: bool) -> int:
         """Answer a component's place in the model; refuse the wrong kind."""
-        found = self._indexes.get(word("component", component))
-        if found is None or found[1] != snapshot:
+        known = self._snapshots if snapshot else self._paged
+        index = known.get(word("component", component))
+        if index is None:
             kind = "snapshot" if snapshot else "paged"
-            known = ", ".join(name for name, (_, kept) in self._indexes.items() if kept == snapshot)
-            raise ConfigError(f"{component!r} is no {kind} component; there is {known or 'none'}")
-        return found[0]
-
-    def fence(self, stream: int | None) -> int:
-        """Record how far the engine's stream has come: a fence, 0 where there is nothing to wait for."""
-        return self._fences.record(stream or 0)
+            names = ", ".join(known) or "none"
+            raise ConfigError(f"{component!r} is no {kind} component; there is {names}")
+        return index
 
     async def ask(
-        self, msg: m.Message, *, deadline: float = math.inf, trace: Trace | None = None
+        self, msg: m.Message, *, deadline: float | None = None, trace: Trace | None = None
     ) -> Any:
         """Have an operation done, waiting where it waits."""
         await self.breathe()
@@ -100,14 +95,13 @@ class Cache:
         except ActorStopped as error:
             raise Closed("the cache has closed; what it held is forgotten", error) from error
 
-    async def breathe(self) -> None:
-        """Check for cancellation, and yield where the caller has run for a millisecond."""
+    def breathe(self) -> Awaitable[None]:
+        """Answer what checks for cancellation, and yields where the caller has run for a millisecond."""
         now = time.monotonic()
         if now > self._breath_due:
             self._breath_due = now + _BREATH
-            await checkpoint()
-        else:
-            await checkpoint_if_cancelled()
+            return checkpoint()  # noqa: ASYNC105 - the caller awaits it
+        return checkpoint_if_cancelled()  # noqa: ASYNC105 - the caller awaits it
 
     async def ask_now(self, msg: m.Message, trace: Trace | None) -> Any:
         """Have an operation done without looking for cancellation first."""
@@ -146,7 +140,7 @@ class Cache:
         logs so far.
         """
         msg = self._acquire(tokens, namespace, priority, stream)
-        until = math.inf
+        until = None
         if deadline is not None:
             until = trio.current_time() + seconds("deadline", deadline)
         count = len(msg.tokens) // TOKEN

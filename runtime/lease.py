@@ -47,7 +47,9 @@ class Lease:
         self._computed = acquired.length
         self._kept: list[int] = []
         self._starts = list(acquired.starts)
-        self._tables = [GrowingTable(pages) for pages in acquired.pages]
+        self._acquired = acquired
+        self._extended: list[m.Extended] = []
+        self._tables: list[GrowingTable] = []
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
@@ -66,7 +68,8 @@ class Lease:
 
     def pages(self, component: str) -> memoryview:
         """Answer the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
-        return self._tables[self._index(component, snapshot=False)].view()
+        index = self._index(component, snapshot=False)
+        return self._current_tables()[index].view()
 
     def start(self, component: str) -> int:
         """Answer the token at which the first page of `pages(component)` begins."""
@@ -78,13 +81,32 @@ class Lease:
         Holds the state at `length` when the lease is fresh; None until the first extend where
         `length` is 0.
         """
-        table = self._tables[self._index(component, snapshot=True)]
+        index = self._index(component, snapshot=True)
+        table = self._current_tables()[index]
         return table.view()[0] if len(table) else None
 
     def _index(self, component: str, *, snapshot: bool) -> int:
         if not self._live:
-            raise StaleLease(f"lease {self._id} was released; acquire again")
+            raise self._released()
         return self._cache.component_index(component, snapshot=snapshot)
+
+    def _current_tables(self) -> list[GrowingTable]:
+        """Answer the tables as of now: they are only made and filled for those who look at them."""
+        if not self._tables:
+            acquired = self._acquired
+            self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
+        if self._extended:
+            self._catch_up()
+        return self._tables
+
+    def _catch_up(self) -> None:
+        for extended in self._extended:
+            for table, pages in zip(self._tables, extended.pages, strict=True):
+                if pages:
+                    table.append(pages)
+        self._extended.clear()
+        for index, _ in self._cache.windowed:
+            self._tables[index].begin_at(self._starts[index], self._cache.page_size)
 
     async def extend(
         self, count: int, *, deadline: float | None = None, stream: int | None = None
@@ -96,36 +118,35 @@ class Lease:
         raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
         takes nothing.
         """
-        self._alive()
+        if not self._live:
+            raise self._released()
         count = whole("extend: the number of tokens", count, 1)
-        if deadline is not None:
-            deadline = seconds("deadline", deadline)
-        await self._cache.breathe()
+        patience = -1.0 if deadline is None else max(0.0, seconds("deadline", deadline))
+        cache = self._cache
+        await cache.breathe()
         # Before asking: the cache lets go of what a window has passed even where it then refuses.
         # The lock has placed the windows for `length`, so a first extend moves none.
         if self.extent > self.length:
             self._computed = self.extent
-            for index, rule in self._cache.windowed:
+            for index, rule in cache.windowed:
                 self._move_start(index, rule.window_start(self._computed, self._kept))
-        patience = -1.0 if deadline is None else max(0.0, deadline)
-        extended: m.Extended = await self._cache.ask_now(
-            m.Extend(self._id, count, patience, self._cache.fence(stream)),
+        extended: m.Extended = await cache.ask_now(
+            m.Extend(self._id, count, patience, cache.fences.record(stream or 0)),
             self._request.trace,
         )
         self.extent += count
-        for table, pages in zip(self._tables, extended.pages, strict=True):
-            if pages:
-                table.append(pages)
+        self._extended.append(extended)
 
     def _move_start(self, index: int, start: int) -> None:
         if start > self._starts[index]:
-            passed = (start - self._starts[index]) // self._cache.page_size
-            self._tables[index].drop_front(passed)
             self._starts[index] = start
+            if self._tables:
+                self._catch_up()
 
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published."""
-        self._alive()
+        if not self._live:
+            raise self._released()
         packed = pack(tokens)
         self._appended += packed
         self.known += len(packed) // TOKEN
@@ -139,7 +160,8 @@ class Lease:
         it with the publish that reaches `at`. Answers the copy's slot, or None where there is no
         slot to be had: a snapshot is a bonus.
         """
-        self._alive()
+        if not self._live:
+            raise self._released()
         slot: int = await self._cache.ask(
             m.Snapshot(self._id, word("component", component), whole("at", at), stream or 0),
             trace=self._request.trace,
@@ -151,18 +173,20 @@ class Lease:
 
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
-        self._alive()
+        if not self._live:
+            raise self._released()
         count = whole("trim: the number of tokens", count, 0)
         # The windows of this lease have moved with what was computed, whatever became of the extend.
         if self.extent - count < max(self.published, self._computed):
             room = self.extent - max(self.published, self._computed)
             raise ConfigError(f"at most {room} tokens can be trimmed, not {count}")
         extent: int = await self._cache.ask(
-            m.Trim(self._id, count, self._cache.fence(stream)), trace=self._request.trace
+            m.Trim(self._id, count, self._cache.fences.record(stream or 0)),
+            trace=self._request.trace,
         )
         page = self._cache.page_size
         surplus = -(-self.extent // page) - -(-extent // page)
-        for rule, table in zip(self._cache.rules, self._tables, strict=True):
+        for rule, table in zip(self._cache.rules, self._current_tables(), strict=True):
             if not rule.snapshot:
                 table.drop_end(surplus)
         self.extent = extent
@@ -175,22 +199,24 @@ class Lease:
         given back and re-pointed in this lease's tables. Stops before a node whose payload is just
         arriving on L1; the rest stays private.
         """
-        self._alive()
+        if not self._live:
+            raise self._released()
         target = min(self.extent, self.known) if upto is None else whole("upto", upto)
         appended = bytes(self._appended)
-        published: m.Published = await self._cache.ask(
-            m.Publish(self._id, target, appended, self._cache.fence(stream)),
+        cache = self._cache
+        published: m.Published = await cache.ask(
+            m.Publish(self._id, target, appended, cache.fences.record(stream or 0)),
             trace=self._request.trace,
         )
-        del self._appended[: len(appended)]
+        if appended:
+            del self._appended[: len(appended)]
         self.published = published.length
         if self._kept:
             self._kept = [at for at in self._kept if at > published.length]
-        for index, start in enumerate(published.starts):
-            self._move_start(index, start)
+        for index, _ in cache.windowed:
+            self._move_start(index, published.starts[index])
         for index, position, pages in published.patches:
-            at = (position - self._starts[index]) // self._cache.page_size
-            self._tables[index].patch(at, pages)
+            self._current_tables()[index].patch(position, pages, cache.page_size)
         return published.length
 
     async def release(self, *, stream: int | None = None) -> None:
@@ -199,13 +225,12 @@ class Lease:
             self._live = False
             try:
                 await self._cache.ask_shielded(
-                    m.Release(self._id, self._cache.fence(stream)), self._request.trace
+                    m.Release(self._id, self._cache.fences.record(stream or 0)), self._request.trace
                 )
             except (Closed, ActorStopped):
                 pass  # a closed cache holds nothing that could be given back
             finally:
                 self._request.released(self.hit, self.extent, self.published)
 
-    def _alive(self) -> None:
-        if not self._live:
-            raise StaleLease(f"lease {self._id} was released; acquire again")
+    def _released(self) -> StaleLease:
+        return StaleLease(f"lease {self._id} was released; acquire again")

@@ -8,13 +8,14 @@ from .messages import PAGE
 class GrowingTable:
     """Packed int32 page ids with room to grow, so that appending does not copy what is there.
 
-    Views that were handed out stay valid: when the room is used up the table moves to a larger
-    buffer and old views keep showing the old one.
+    The first page begins at token `start`. Views that were handed out stay valid: when the room is
+    used up the table moves to a larger buffer and old views keep showing the old one.
     """
 
-    __slots__ = ("_buffer", "_first", "_last")
+    __slots__ = ("_buffer", "_first", "_last", "start")
 
-    def __init__(self, pages: bytes = b"") -> None:
+    def __init__(self, start: int, pages: bytes) -> None:
+        self.start = start
         self._buffer = bytearray(pages)
         self._first = 0
         self._last = len(pages)
@@ -37,18 +38,22 @@ class GrowingTable:
             self._buffer[self._last : end] = pages
             self._last = end
 
-    def drop_front(self, count: int) -> None:
-        """Forget the first `count` ids."""
-        self._first = min(self._first + count * PAGE, self._last)
+    def begin_at(self, start: int, page_size: int) -> None:
+        """Forget the ids of pages before a token."""
+        passed = (start - self.start) // page_size
+        if passed > 0:
+            self._first = min(self._first + passed * PAGE, self._last)
+            self.start = start
 
     def drop_end(self, count: int) -> None:
         """Forget the last `count` ids."""
         self._last = max(self._last - count * PAGE, self._first)
 
-    def patch(self, index: int, pages: bytes) -> None:
-        """Replace ids from `index` on; what falls outside the table is left out."""
+    def patch(self, position: int, pages: bytes, page_size: int) -> None:
+        """Replace ids from a token on; what falls outside the table is left out."""
+        index = (position - self.start) // page_size
         if index < 0:
             pages, index = pages[-index * PAGE :], 0
-        start = self._first + index * PAGE
-        pages = pages[: self._last - start]
-        self._buffer[start : start + len(pages)] = pages
+        at = self._first + index * PAGE
+        pages = pages[: self._last - at]
+        self._buffer[at : at + len(pages)] = pages

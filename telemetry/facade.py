@@ -54,7 +54,8 @@ class Telemetry:
         The caller's current span becomes the parent. Whoever gets a `RequestTrace` passes it to
         `finish`, and its `trace` to every message and fact that it causes; None means no trace.
         """
-        return begin_request(self._tracer, session, tokens)
+        span = self._tracer.start_span("banyankv.request")
+        return begin_request(span, session, tokens) if span.is_recording() else None
 
     def finish(self, request: RequestTrace | None, outcome: Outcome) -> None:
         """End a request, traced or not: its root span, its duration, its line in the log."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from opentelemetry.trace import Span, Tracer
+from opentelemetry.trace import Span
 
 from ..actors.observer import Trace
 from .spans import mark_error
@@ -66,16 +66,12 @@ class RequestTrace:
         self._span.end()
 
 
-def begin_request(tracer: Tracer, session: str | None, tokens: int) -> RequestTrace | None:
-    """Start the root span of a request of `tokens` prompt tokens, below the caller's current span.
+def begin_request(span: Span, session: str | None, tokens: int) -> RequestTrace:
+    """Begin the root span, which is recording, of a request of `tokens` prompt tokens.
 
-    Answers None, having built no attribute, when there is no provider or the request is not
-    sampled. `gen_ai.*` attributes are on this span only: Jaeger takes any span that has one for
-    a call of a model.
+    `gen_ai.*` attributes are on this span only: Jaeger takes any span that has one for a call of a
+    model.
     """
-    span = tracer.start_span("banyankv.request")
-    if not span.is_recording():
-        return None
     span.set_attribute("gen_ai.usage.input_tokens", tokens)
     if session is not None:
         span.set_attribute("gen_ai.conversation.id", session)
