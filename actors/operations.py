@@ -57,7 +57,8 @@ def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any
                 return park(cell, coroutine, waits_for, msg)
         finally:
             system.op = outer
-        return cell.answer
+        answer, cell.answer = cell.answer, None
+        return answer
 
     return begin
 

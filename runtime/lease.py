@@ -46,10 +46,7 @@ class Lease:
         self._appended = bytearray()
         self._computed = acquired.length
         self._kept: list[int] = []
-        self._starts = list(acquired.starts)
-        self._acquired = acquired
-        self._extended: list[m.Extended] = []
-        self._tables: list[GrowingTable] = []
+        self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
@@ -69,11 +66,11 @@ class Lease:
     def pages(self, component: str) -> memoryview:
         """Answer the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
         index = self._index(component, snapshot=False)
-        return self._current_tables()[index].view()
+        return self._tables[index].view()
 
     def start(self, component: str) -> int:
         """Answer the token at which the first page of `pages(component)` begins."""
-        return self._starts[self._index(component, snapshot=False)]
+        return self._tables[self._index(component, snapshot=False)].start
 
     def state(self, component: str = "mamba") -> int | None:
         """Answer the slot of the working state: the request's own, to be updated in place.
@@ -82,31 +79,13 @@ class Lease:
         `length` is 0.
         """
         index = self._index(component, snapshot=True)
-        table = self._current_tables()[index]
+        table = self._tables[index]
         return table.view()[0] if len(table) else None
 
     def _index(self, component: str, *, snapshot: bool) -> int:
         if not self._live:
             raise self._released()
         return self._cache.component_index(component, snapshot=snapshot)
-
-    def _current_tables(self) -> list[GrowingTable]:
-        """Answer the tables as of now: they are only made and filled for those who look at them."""
-        if not self._tables:
-            acquired = self._acquired
-            self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
-        if self._extended:
-            self._catch_up()
-        return self._tables
-
-    def _catch_up(self) -> None:
-        for extended in self._extended:
-            for table, pages in zip(self._tables, extended.pages, strict=True):
-                if pages:
-                    table.append(pages)
-        self._extended.clear()
-        for index, _ in self._cache.windowed:
-            self._tables[index].begin_at(self._starts[index], self._cache.page_size)
 
     async def extend(
         self, count: int, *, deadline: float | None = None, stream: int | None = None
@@ -129,19 +108,16 @@ class Lease:
         if self.extent > self.length:
             self._computed = self.extent
             for index, rule in cache.windowed:
-                self._move_start(index, rule.window_start(self._computed, self._kept))
+                start = rule.window_start(self._computed, self._kept)
+                self._tables[index].begin_at(start, cache.page_size)
         extended: m.Extended = await cache.ask_now(
             m.Extend(self._id, count, patience, cache.fences.record(stream or 0)),
             self._request.trace,
         )
         self.extent += count
-        self._extended.append(extended)
-
-    def _move_start(self, index: int, start: int) -> None:
-        if start > self._starts[index]:
-            self._starts[index] = start
-            if self._tables:
-                self._catch_up()
+        for table, pages in zip(self._tables, extended.pages, strict=True):
+            if pages:
+                table.append(pages)
 
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published."""
@@ -186,7 +162,7 @@ class Lease:
         )
         page = self._cache.page_size
         surplus = -(-self.extent // page) - -(-extent // page)
-        for rule, table in zip(self._cache.rules, self._current_tables(), strict=True):
+        for rule, table in zip(self._cache.rules, self._tables, strict=True):
             if not rule.snapshot:
                 table.drop_end(surplus)
         self.extent = extent
@@ -214,9 +190,9 @@ class Lease:
         if self._kept:
             self._kept = [at for at in self._kept if at > published.length]
         for index, _ in cache.windowed:
-            self._move_start(index, published.starts[index])
+            self._tables[index].begin_at(published.starts[index], cache.page_size)
         for index, position, pages in published.patches:
-            self._current_tables()[index].patch(position, pages, cache.page_size)
+            self._tables[index].patch(position, pages, cache.page_size)
         return published.length
 
     async def release(self, *, stream: int | None = None) -> None:
