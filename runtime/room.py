@@ -58,7 +58,8 @@ class Room:
             back = await self._make_room(tier, answer, pinned)
             if not back:
                 return answer
-            answer = await ref.ask(t.Allocate(want, tuple(back), self._behind(tier)))
+            fence = self._fence if tier == _L1 else 0
+            answer = await ref.ask(t.Allocate(want, tuple(back), fence))
         return answer.pages
 
     async def clone(
@@ -74,7 +75,8 @@ class Room:
                 return answer
             await self._free(_L1, back)
             answer = await ref.ask(clone)
-        self.captured(answer.fence)
+        if answer.fence:
+            self.captured(answer.fence)
         return answer.slot
 
     async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back:
@@ -155,16 +157,16 @@ class Room:
 
     def _count(self, part: Part, freed: c.Freed, tier: Tier, back: _Back) -> None:
         """Count what a component let go on a tier, and add it to what goes back there."""
-        if not freed.pages:
+        left = freed.pages
+        if not left:
             return
         if freed.free:
             back.append((part.name, freed.free, 0))
         for op, pages in freed.pending:
             back.append((part.name, pages, op))
-        left = freed.pages
-        if tier == _L1:
+        if freed.lost < left and tier == _L1:
+            self.demoted[part.index] += left - freed.lost
             left = freed.lost
-            self.demoted[part.index] += freed.pages - left
         self.evicted[tier][part.index] += left
 
     async def drop(self, nodes: tuple[int, ...], tier: Tier) -> None:
@@ -210,17 +212,12 @@ class Room:
 
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
-        back = tuple([(part.name, pages, op) for part, pages, op in items if pages])
-        if back:
-            await self._parts.tiers[tier].ask(t.Free(back, self._behind(tier)))
+        await self._free(tier, [(part.name, pages, op) for part, pages, op in items if pages])
 
     async def _free(self, tier: Tier, back: _Back) -> None:
         if back:
-            await self._parts.tiers[tier].ask(t.Free(tuple(back), self._behind(tier)))
-
-    def _behind(self, tier: Tier) -> int:
-        """Answer the fence that what is freed on a tier now must wait for."""
-        return self._fence if tier == _L1 else 0
+            fence = self._fence if tier == _L1 else 0
+            await self._parts.tiers[tier].ask(t.Free(tuple(back), fence))
 
     async def over(self, op: int) -> None:
         """Let the quarantines of an operation go on every tier."""
