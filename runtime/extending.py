@@ -13,7 +13,7 @@ from ..tiers import messages as t
 from . import messages as m
 from .leases import LeaseRecord
 from .messages import PAGE
-from .parts import Part, Parts
+from .parts import Parts
 from .pending import RoomWaiter
 from .room import Room
 
@@ -34,7 +34,7 @@ class Extending:
         self._names = tuple(part.name for part in parts.all)
         self._snapshots = tuple(part.index for part in parts.snapshots)
         self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
-        self._nothing = (b"",) * len(parts.all)
+        self._nothing = m.Extended((b"",) * len(parts.all))
         self._last_waiter = 0
         self.waiters: deque[RoomWaiter] = deque()
 
@@ -46,7 +46,8 @@ class Extending:
             await self._advance(record)
         want = self._want(record, count)
         if not want:
-            return self._grant(record, count, self._nothing)
+            record.extent += count
+            return self._nothing
         if self.waiters:
             return None
         got = await self._room.take(_L1, want)
@@ -77,7 +78,7 @@ class Extending:
                 waiter.token.fail(StaleLease(f"lease {record.id} was released meanwhile"))
             else:
                 want = self._want(record, count)
-                got = await self._room.take(_L1, want) if want else self._nothing
+                got = await self._room.take(_L1, want) if want else self._nothing.pages
                 if isinstance(got, t.Short):
                     return
                 waiter.token.reply(self._grant(record, count, got))
@@ -156,13 +157,13 @@ class Extending:
             raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
         page = self._page
         surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
-        free: list[tuple[Part, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             if share.part.snapshot:
-                free += [(share.part, slot, 0) for at, slot in share.kept if at > extent]
+                free += [(share.part.name, slot, 0) for at, slot in share.kept if at > extent]
                 share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
             elif surplus:
-                free.append((share.part, bytes(share.own[-surplus:]), 0))
+                free.append((share.part.name, bytes(share.own[-surplus:]), 0))
                 del share.own[-surplus:]
         record.extent = extent
         await self._room.give_back(_L1, free)
@@ -174,7 +175,7 @@ class Extending:
         if not self._windowed:
             return
         page = self._page
-        free: list[tuple[Part, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         standing = [at for index in self._snapshots for at, _ in record.shares[index].kept]
         for index in self._windowed:
             share = record.shares[index]
@@ -185,14 +186,13 @@ class Extending:
             share.start = start
             if start > share.own_start:
                 passed = min((start - share.own_start) // page * PAGE, len(share.own))
-                free.append((part, bytes(share.own[:passed]), 0))
+                free.append((part.name, bytes(share.own[:passed]), 0))
                 del share.own[:passed]
                 share.own_start += passed // PAGE * page
             if share.receipts and start >= share.low_end:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
-        if free:
-            await self._room.give_back(_L1, free)
+        await self._room.give_back(_L1, free)
 
     async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
         """Find the pool that is shortest for this request."""

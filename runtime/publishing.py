@@ -21,7 +21,7 @@ from ..spec import Tier
 from . import messages as m
 from .leases import LeaseRecord, Share
 from .messages import PAGE
-from .parts import Part, Parts
+from .parts import Parts
 from .room import Room
 from .splitting import Splitter
 
@@ -132,7 +132,7 @@ class Publishing:
         now, upto, parent, priority = self._parts.tick(), ends[-1], record.anchor, record.priority
         patches: list[tuple[int, int, bytes]] = []
         attached: dict[int, None] = {}
-        free: list[tuple[Part, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
             part, own = share.part, share.own_start
@@ -160,7 +160,7 @@ class Publishing:
             )
             share.receipts, share.low_end = adopted.receipts, adopted.low_end
             if adopted.free:
-                free.append((part, adopted.free, 0))
+                free.append((part.name, adopted.free, 0))
             for at, mine in adopted.patches:
                 patches.append((part.index, at, mine))
             if self._backs_up:

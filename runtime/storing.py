@@ -251,7 +251,7 @@ class Storing:
         return end
 
     async def _give_back(self, items: list[t.StoreItem]) -> None:
-        free = [(self._parts.by_name[item.component], item.pages, 0) for item in items]
+        free = [(item.component, item.pages, 0) for item in items]
         await self._room.give_back(Tier.L2, free)
 
     async def _graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
@@ -300,7 +300,8 @@ class Storing:
                     now=now,
                 )
             )
-            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)])
+            if adopted.free:
+                await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
         return True
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:

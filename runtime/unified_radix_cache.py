@@ -265,18 +265,18 @@ class UnifiedRadixCache(Coordinator):
     async def give_back(self, record: LeaseRecord) -> None:
         """Unlock and free all that a record holds; it is no lease any more."""
         del self._leases[record.id]
-        free: list[tuple[Any, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
             if share.own:
-                free.append((part, bytes(share.own), 0))
+                free.append((part.name, bytes(share.own), 0))
             if share.slot:
-                free.append((part, share.slot, 0))
+                free.append((part.name, share.slot, 0))
             if share.kept:
-                free += [(part, slot, 0) for _, slot in share.kept]
+                free += [(part.name, slot, 0) for _, slot in share.kept]
         if free:
             await self._room.give_back(Tier.L1, free)
 
