@@ -32,7 +32,8 @@ class Extending:
         self._leases = leases
         self._page = parts.page
         self._names = tuple(part.name for part in parts.all)
-        self._snapshots = tuple(part.index for part in parts.snapshots)
+        self._snapshots = {part.name: part for part in parts.snapshots}
+        self._states = tuple(part.index for part in parts.snapshots)
         self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
         self._nothing = m.Extended((b"",) * len(parts.all))
         self._last_waiter = 0
@@ -111,7 +112,7 @@ class Extending:
         page, last = self._page, record.extent - 1
         pages = (last + count) // page - last // page
         counts = [pages] * len(self._names)
-        for index in self._snapshots:
+        for index in self._states:
             counts[index] = 0 if record.shares[index].slot else 1
         return tuple(zip(self._names, counts, strict=True)) if any(counts) else ()
 
@@ -119,18 +120,17 @@ class Extending:
     def _grant(record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
         """Hand a lease what it wanted, one list a component."""
         for share, mine in zip(record.shares, pages, strict=True):
-            if mine:
-                if share.part.snapshot:
-                    share.slot = mine
-                else:
-                    share.own += mine
+            if not share.part.snapshot:
+                share.own += mine
+            elif mine:
+                share.slot = mine
         record.extent += count
         return m.Extended(pages)
 
     async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
         """Keep the working state as that of a position; -1 where there is no slot for the copy."""
-        at, part = msg.at, self._parts.by_name.get(msg.component)
-        if part is None or not part.snapshot:
+        at, part = msg.at, self._snapshots.get(msg.component)
+        if part is None:
             raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
         share = record.shares[part.index]
         if at % self._page or not record.published < at <= record.extent:
@@ -176,7 +176,7 @@ class Extending:
             return
         page = self._page
         free: list[tuple[str, bytes, int]] = []
-        standing = [at for index in self._snapshots for at, _ in record.shares[index].kept]
+        standing = [at for index in self._states for at, _ in record.shares[index].kept]
         for index in self._windowed:
             share = record.shares[index]
             part = share.part
