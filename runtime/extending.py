@@ -33,7 +33,7 @@ class Extending:
         self._page = parts.page
         self._names = tuple(part.name for part in parts.all)
         self._snapshots = {part.name: part for part in parts.snapshots}
-        self._states = tuple(part.index for part in parts.snapshots)
+        self._states = tuple((part.index, part.name) for part in parts.snapshots)
         self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
         self._nothing = m.Extended((b"",) * len(parts.all))
         self._last_waiter = 0
@@ -111,19 +111,22 @@ class Extending:
         """Answer what each component needs for so many tokens more; empty where none needs any."""
         page, last = self._page, record.extent - 1
         pages = (last + count) // page - last // page
-        counts = [pages] * len(self._names)
-        for index in self._states:
-            counts[index] = 0 if record.shares[index].slot else 1
-        return tuple(zip(self._names, counts, strict=True)) if any(counts) else ()
+        want = [(name, pages) for name in self._names]
+        lacking = pages
+        for index, name in self._states:
+            slots = 0 if record.shares[index].slot else 1
+            want[index] = (name, slots)
+            lacking += slots
+        return tuple(want) if lacking else ()
 
     @staticmethod
     def _grant(record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
         """Hand a lease what it wanted, one list a component."""
-        for share, mine in zip(record.shares, pages, strict=True):
+        for index, share in enumerate(record.shares):
             if not share.part.snapshot:
-                share.own += mine
-            elif mine:
-                share.slot = mine
+                share.own += pages[index]
+            elif pages[index]:
+                share.slot = pages[index]
         record.extent += count
         return m.Extended(pages)
 
@@ -176,7 +179,7 @@ class Extending:
             return
         page = self._page
         free: list[tuple[str, bytes, int]] = []
-        standing = [at for index in self._states for at, _ in record.shares[index].kept]
+        standing = [at for index, _ in self._states for at, _ in record.shares[index].kept]
         for index in self._windowed:
             share = record.shares[index]
             part = share.part

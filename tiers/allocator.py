@@ -62,13 +62,12 @@ class FixedPool:
     """A `PagePool` of the ids 0 to capacity - 1.
 
     The free list is a stack of ids: what was freed last is taken first and in the order in which it
-    was freed, so that runs of consecutive ids stay together and their bytes are warm. The list's own
-    methods are `available` and `put`: there is no more to either.
+    was freed, so that runs of consecutive ids stay together and their bytes are warm. `put` is
+    the list's own method: there is no more to it.
     """
 
     __slots__ = (
         "_free",
-        "available",
         "capacity",
         "component",
         "owned",
@@ -84,8 +83,11 @@ class FixedPool:
         self.owned = 0
         self.quarantined = 0
         self._free = array("i", range(capacity))
-        self.available: Callable[[], int] = self._free.__len__
         self.put: Callable[[PageList], None] = self._free.frombytes
+
+    def available(self) -> int:
+        """See `PagePool`."""
+        return len(self._free)
 
     def take(self, count: int) -> PageList | None:
         """See `PagePool`: O(count)."""
