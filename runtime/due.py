@@ -22,7 +22,7 @@ class Due:
 
     def buried(self, nodes: Iterable[int]) -> None:
         """Forget nodes that left the tree."""
-        for due in (self.dirty, self.unsaved):
-            if due:
-                for node in nodes:
-                    due.pop(node, None)
+        if self.dirty or self.unsaved:
+            for node in nodes:
+                self.dirty.pop(node, None)
+                self.unsaved.pop(node, None)

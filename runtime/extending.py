@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..actors import ReplyToken
 from ..components import messages as c
@@ -13,7 +13,7 @@ from ..tiers import messages as t
 from . import messages as m
 from .leases import LeaseRecord
 from .messages import PAGE
-from .parts import Part, Parts
+from .parts import Parts
 from .pending import RoomWaiter
 from .room import Room
 
@@ -30,28 +30,38 @@ class Extending:
         self._parts = parts
         self._room = room
         self._leases = leases
+        self._page = parts.page
+        self._names = tuple(part.name for part in parts.all)
+        self._snapshots = {part.name: part for part in parts.snapshots}
+        self._states = tuple((part.index, part.name) for part in parts.snapshots)
+        self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
+        self._nothing = m.Extended((b"",) * len(parts.all))
         self._last_waiter = 0
         self.waiters: deque[RoomWaiter] = deque()
 
-    async def begin(self, record: LeaseRecord, msg: m.Extend, patience: float) -> m.Extended | None:
-        """Extend at once, or answer None where the request must `wait` for room.
-
-        Raises NoCapacity where no eviction and no release could ever satisfy it, and where it has
-        no patience.
-        """
-        if msg.count < 1:
-            raise ConfigError(f"extend needs at least one token, not {msg.count}")
+    async def extend(self, record: LeaseRecord, count: int) -> m.Extended | None:
+        """Extend at once, or answer None where there is no room for it, or others wait for some."""
+        if count < 1:
+            raise ConfigError(f"extend needs at least one token, not {count}")
         if record.extent > record.passed:
-            record.passed = record.extent
-            await self.advance(record, record.extent)
-        if not self.waiters or not self._want(record, self._new_pages(record, msg.count)):
-            extended = await self._extend(record, msg.count)
-            if isinstance(extended, m.Extended):
-                return extended
-        short = await self._shortage(record, msg.count)
+            await self._advance(record)
+        want = self._want(record, count)
+        if not want:
+            record.extent += count
+            return self._nothing
+        if self.waiters:
+            return None
+        got = await self._room.take(_L1, want)
+        return None if isinstance(got, t.Short) else self._grant(record, count, got)
+
+    async def refuse(self, record: LeaseRecord, count: int, patience: float) -> None:
+        """Raise NoCapacity for a request that found no room and need not `wait` for any.
+
+        That is one that no eviction and no release could ever satisfy, and one without patience.
+        """
+        short = await self._shortage(record, count)
         if patience <= 0 or short.needed > short.capacity:
             raise short.error
-        return None
 
     def wait(self, record: LeaseRecord, msg: m.Extend, token: ReplyToken) -> RoomWaiter:
         """Queue a request for room."""
@@ -64,13 +74,15 @@ class Extending:
         """Serve who waits, in order, as far as there is room."""
         while self.waiters:
             waiter = self.waiters[0]
-            if waiter.record.id not in self._leases:
-                waiter.token.fail(StaleLease(f"lease {waiter.record.id} was released meanwhile"))
+            record, count = waiter.record, waiter.msg.count
+            if record.id not in self._leases:
+                waiter.token.fail(StaleLease(f"lease {record.id} was released meanwhile"))
             else:
-                extended = await self._extend(waiter.record, waiter.msg.count)
-                if isinstance(extended, t.Short):
+                want = self._want(record, count)
+                got = await self._room.take(_L1, want) if want else self._nothing.pages
+                if isinstance(got, t.Short):
                     return
-                waiter.token.reply(extended)
+                waiter.token.reply(self._grant(record, count, got))
             self._done(waiter)
 
     def _done(self, waiter: RoomWaiter) -> None:
@@ -95,63 +107,49 @@ class Extending:
                 self._done(waiter)
                 return
 
-    async def _extend(self, record: LeaseRecord, count: int) -> m.Extended | t.Short:
-        pages = self._new_pages(record, count)
-        want = self._want(record, pages)
-        taken: Iterator[bytes] = iter(())
-        if want:
-            got = await self._room.take(_L1, want)
-            if isinstance(got, t.Short):
-                return got
-            taken = iter(got)
-        given: list[bytes] = []
-        for share in record.shares:
-            if not share.part.snapshot:
-                mine = next(taken) if pages else b""
-                share.own += mine
-            elif share.slot:
-                mine = b""
-            else:
-                mine = share.slot = next(taken)
-            given.append(mine)
-        record.extent += count
-        return m.Extended(tuple(given))
-
-    def _new_pages(self, record: LeaseRecord, count: int) -> int:
-        page = self._parts.page
-        return -(-(record.extent + count) // page) - -(-record.extent // page)
+    def _want(self, record: LeaseRecord, count: int) -> tuple[tuple[str, int], ...]:
+        """Answer what each component needs for so many tokens more; empty where none needs any."""
+        page, last = self._page, record.extent - 1
+        pages = (last + count) // page - last // page
+        want = [(name, pages) for name in self._names]
+        lacking = pages
+        for index, name in self._states:
+            slots = 0 if record.shares[index].slot else 1
+            want[index] = (name, slots)
+            lacking += slots
+        return tuple(want) if lacking else ()
 
     @staticmethod
-    def _want(record: LeaseRecord, pages: int) -> tuple[tuple[str, int], ...]:
-        want: list[tuple[str, int]] = []
-        for share in record.shares:
-            part = share.part
-            if not part.snapshot:
-                if pages:
-                    want.append((part.name, pages))
-            elif not share.slot:
-                want.append((part.name, 1))
-        return tuple(want)
+    def _grant(record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
+        """Hand a lease what it wanted, one list a component."""
+        for index, share in enumerate(record.shares):
+            if not share.part.snapshot:
+                share.own += pages[index]
+            elif pages[index]:
+                share.slot = pages[index]
+        record.extent += count
+        return m.Extended(pages)
 
     async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
         """Keep the working state as that of a position; -1 where there is no slot for the copy."""
-        part = self._parts.by_name.get(msg.component)
-        if part is None or not part.snapshot:
+        at, part = msg.at, self._snapshots.get(msg.component)
+        if part is None:
             raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
         share = record.shares[part.index]
-        if msg.at % self._parts.page or not record.published < msg.at <= record.extent:
+        if at % self._page or not record.published < at <= record.extent:
             raise ConfigError(
-                f"a snapshot must stand at a multiple of {self._parts.page} in "
-                f"({record.published}, {record.extent}], not at {msg.at}"
+                f"a snapshot must stand at a multiple of {self._page} in "
+                f"({record.published}, {record.extent}], not at {at}"
             )
-        if any(at == msg.at for at, _ in share.kept):
-            raise ConfigError(f"there is a snapshot of {msg.component!r} at {msg.at} already")
+        for kept, _ in share.kept:
+            if kept == at:
+                raise ConfigError(f"there is a snapshot of {msg.component!r} at {at} already")
         if not share.slot:
             raise ConfigError(f"{msg.component!r} has no working state before the first extend")
         slot = await self._room.clone(part, share.slot, msg.stream)
         if isinstance(slot, t.Short):
             return -1
-        share.kept.append((msg.at, slot))
+        share.kept.append((at, slot))
         return int.from_bytes(slot, "little")
 
     async def trim(self, record: LeaseRecord, count: int) -> int:
@@ -160,50 +158,50 @@ class Extending:
         floor = max(record.published, record.computed)
         if count < 0 or extent < floor:
             raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
-        page = self._parts.page
+        page = self._page
         surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
-        free: list[tuple[Part, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             if share.part.snapshot:
-                free += [(share.part, slot, 0) for at, slot in share.kept if at > extent]
+                free += [(share.part.name, slot, 0) for at, slot in share.kept if at > extent]
                 share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
             elif surplus:
-                free.append((share.part, bytes(share.own[-surplus:]), 0))
+                free.append((share.part.name, bytes(share.own[-surplus:]), 0))
                 del share.own[-surplus:]
         record.extent = extent
         await self._room.give_back(_L1, free)
         return extent
 
-    async def advance(self, record: LeaseRecord, computed: int) -> None:
-        """Note how far the engine has come, and let windows go that have been passed."""
-        record.computed = max(record.computed, computed)
-        page = self._parts.page
-        free: list[tuple[Part, bytes, int]] = []
-        standing = [at for share in record.shares for at, _ in share.kept]
-        for share in record.shares:
+    async def _advance(self, record: LeaseRecord) -> None:
+        """Note that the engine has computed all there is room for, and let go what windows have passed."""
+        record.passed = record.computed = record.extent
+        if not self._windowed:
+            return
+        page = self._page
+        free: list[tuple[str, bytes, int]] = []
+        standing = [at for index, _ in self._states for at, _ in record.shares[index].kept]
+        for index in self._windowed:
+            share = record.shares[index]
             part = share.part
-            if part.snapshot or part.base:
-                continue
             start = part.rule.window_start(record.computed, standing)
             if start <= share.start:
                 continue
             share.start = start
             if start > share.own_start:
                 passed = min((start - share.own_start) // page * PAGE, len(share.own))
-                free.append((part, bytes(share.own[:passed]), 0))
+                free.append((part.name, bytes(share.own[:passed]), 0))
                 del share.own[:passed]
                 share.own_start += passed // PAGE * page
             if share.receipts and start >= share.low_end:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
-        if free:
-            await self._room.give_back(_L1, free)
+        await self._room.give_back(_L1, free)
 
     async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
         """Find the pool that is shortest for this request."""
         usage: tuple[t.PoolUsage, ...] = await self._parts.l1.ask(t.Usage())
         pools = {pool.component: pool for pool in usage}
-        want = self._want(record, self._new_pages(record, count))
+        want = [(name, needed) for name, needed in self._want(record, count) if needed]
         name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)
         for other, pages in want:
             if pages > pools[other].capacity:

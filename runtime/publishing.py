@@ -21,7 +21,7 @@ from ..spec import Tier
 from . import messages as m
 from .leases import LeaseRecord, Share
 from .messages import PAGE
-from .parts import Part, Parts
+from .parts import Parts
 from .room import Room
 from .splitting import Splitter
 
@@ -133,7 +133,7 @@ class Publishing:
         upto = ends[-1]
         gained: list[int] = []
         patches: list[tuple[int, int, bytes]] = []
-        free: list[tuple[Part, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         starts: list[int] = []
         for share in record.shares:
             part, own = share.part, share.own_start
@@ -143,7 +143,7 @@ class Publishing:
                     kept: c.Adopted = await part.ref.ask(c.Keep(_L1, states, now, priority))
                     gained += kept.attached
                     if kept.free:
-                        free.append((part, kept.free, 0))
+                        free.append((part.name, kept.free, 0))
                 starts.append(share.start)
                 continue
             if known.path:
@@ -153,7 +153,7 @@ class Publishing:
                 )
                 gained += adopted.attached
                 if adopted.free:
-                    free.append((part, adopted.free, 0))
+                    free.append((part.name, adopted.free, 0))
                 patches += [(part.index, at, mine) for at, mine in adopted.patches]
                 own = share.own_start
             relocked: c.Relocked

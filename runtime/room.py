@@ -16,6 +16,7 @@ from .reporting import Reporter
 BOTH = (Tier.L1, Tier.L2)
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NONE: frozenset[int] = frozenset()
+_NOTHING = c.Freed()
 
 _Back = list[tuple[str, bytes, int]]
 """Pages on their way back to one tier, as the items of `Free`: (component, pages, op)."""
@@ -58,7 +59,8 @@ class Room:
             back = await self._make_room(tier, answer, pinned)
             if not back:
                 return answer
-            answer = await ref.ask(t.Allocate(want, tuple(back), self._behind(tier)))
+            fence = self._fence if tier == _L1 else 0
+            answer = await ref.ask(t.Allocate(want, tuple(back), fence))
         return answer.pages
 
     async def clone(
@@ -72,9 +74,10 @@ class Room:
             back = await self._make_room(_L1, answer, pinned)
             if not back:
                 return answer
-            await self._free(_L1, back)
+            await self.give_back(_L1, back)
             answer = await ref.ask(clone)
-        self.captured(answer.fence)
+        if answer.fence:
+            self.captured(answer.fence)
         return answer.slot
 
     async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back:
@@ -93,7 +96,7 @@ class Room:
         """Evict from one component; answer its own pages freed and pending, and the nodes touched."""
         back: _Back = []
         freed = await self._evict(tier, part, pages, _NONE, back)
-        await self._free(tier, back)
+        await self.give_back(tier, back)
         own = len(freed.free) // PAGE
         return own, freed.pages - own, len(freed.nodes)
 
@@ -106,10 +109,17 @@ class Room:
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)
-        if part.base:
-            await self._follow_base(freed, tier, back)
-        elif freed.gone:
-            await self._follow_auxiliary(freed, tier, back)
+        whole = freed if part.base else await self._evict_leaves(freed.gone, tier, back)
+        if whole.nodes:
+            # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
+            drop = c.Drop(whole.nodes, tier, whole.gone)
+            for other in self._parts.auxiliary:
+                self._count(other, await other.ref.ask(drop), tier, back)
+            if whole.gone:
+                await self._parts.tree.ask(c.Remove(whole.gone))
+                self.due.buried(whole.gone)
+        if freed.spoilt:
+            await self._drop_spoilt(freed.spoilt, whole.gone, tier, back)
         if started:
             self._report.done(
                 EvictDone,
@@ -121,30 +131,27 @@ class Room:
             )
         return freed
 
-    async def _follow_base(self, freed: c.Freed, tier: Tier, back: _Back) -> None:
-        """FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree."""
-        drop = c.Drop(freed.nodes, tier, freed.gone)
-        for part in self._parts.auxiliary:
-            self._count(part, await part.ref.ask(drop), tier, back)
-        if freed.gone:
-            await self._parts.tree.ask(c.Remove(freed.gone))
-            self.due.buried(freed.gone)
-
-    async def _follow_auxiliary(self, freed: c.Freed, tier: Tier, back: _Back) -> None:
-        """Drop what goes along with a last copy: the whole of a leaf, and snapshots that needed it."""
+    async def _evict_leaves(self, nodes: tuple[int, ...], tier: Tier, back: _Back) -> c.Freed:
+        """Evict FULL from those of the nodes that are leaves: they have lost a last copy."""
+        if not nodes:
+            return _NOTHING
         base = self._parts.base
-        leaves: c.Freed = await base.ref.ask(c.EvictLeaves(freed.gone, tier))
-        if leaves.nodes:
-            self._count(base, leaves, tier, back)
-            await self._follow_base(leaves, tier, back)
-        spoilt = tuple(node for node in freed.spoilt if node not in leaves.gone)
-        if spoilt:
+        leaves: c.Freed = await base.ref.ask(c.EvictLeaves(nodes, tier))
+        self._count(base, leaves, tier, back)
+        return leaves
+
+    async def _drop_spoilt(
+        self, spoilt: tuple[int, ...], gone: tuple[int, ...], tier: Tier, back: _Back
+    ) -> None:
+        """Drop snapshots that needed what was lost for good, where their nodes are still there."""
+        nodes = tuple(node for node in spoilt if node not in gone)
+        if nodes:
             for at in self._tiers:
-                dropped = await self._drop(self._parts.snapshots, spoilt, at)
+                dropped = await self._drop(self._parts.snapshots, nodes, at)
                 if at == tier:
                     back += dropped
                 else:
-                    await self._free(at, dropped)
+                    await self.give_back(at, dropped)
 
     async def _drop(self, parts: tuple[Part, ...], nodes: tuple[int, ...], tier: Tier) -> _Back:
         drop = c.Drop(nodes, tier)
@@ -155,21 +162,21 @@ class Room:
 
     def _count(self, part: Part, freed: c.Freed, tier: Tier, back: _Back) -> None:
         """Count what a component let go on a tier, and add it to what goes back there."""
-        if not freed.pages:
+        left = freed.pages
+        if not left:
             return
         if freed.free:
             back.append((part.name, freed.free, 0))
         for op, pages in freed.pending:
             back.append((part.name, pages, op))
-        left = freed.pages
-        if tier == _L1:
+        if freed.lost < left and tier == _L1:
+            self.demoted[part.index] += left - freed.lost
             left = freed.lost
-            self.demoted[part.index] += freed.pages - left
         self.evicted[tier][part.index] += left
 
     async def drop(self, nodes: tuple[int, ...], tier: Tier) -> None:
         """Drop everything on a tier of these nodes (children before parents), and bury the dead."""
-        await self._free(tier, await self._drop(self._parts.all, nodes, tier))
+        await self.give_back(tier, await self._drop(self._parts.all, nodes, tier))
         await self.reap(nodes)
 
     async def reap(self, nodes: Iterable[int]) -> None:
@@ -188,7 +195,7 @@ class Room:
         """Let a node that FULL keeps nowhere leave the tree, with all that others hold of it."""
         gone = (node,)
         for tier in self._tiers:
-            await self._free(tier, await self._drop(self._parts.auxiliary, gone, tier))
+            await self.give_back(tier, await self._drop(self._parts.auxiliary, gone, tier))
         forget = c.Drop((), _L1, gone)
         for part in self._parts.all:
             await part.ref.ask(forget)
@@ -205,22 +212,14 @@ class Room:
         if fence > self._fence:  # noqa: PLR1730 - on every message of an engine
             self._fence = fence
 
-    async def give_back(self, tier: Tier, items: list[tuple[Part, bytes, int]]) -> None:
-        """Free pages on a tier: at once, or under an operation when it is over.
+    async def give_back(self, tier: Tier, items: list[tuple[str, bytes, int]]) -> None:
+        """Free pages on a tier, as the items of `Free`: at once, or under an operation when it is over.
 
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
-        back = tuple([(part.name, pages, op) for part, pages, op in items if pages])
-        if back:
-            await self._parts.tiers[tier].ask(t.Free(back, self._behind(tier)))
-
-    async def _free(self, tier: Tier, back: _Back) -> None:
-        if back:
-            await self._parts.tiers[tier].ask(t.Free(tuple(back), self._behind(tier)))
-
-    def _behind(self, tier: Tier) -> int:
-        """Answer the fence that what is freed on a tier now must wait for."""
-        return self._fence if tier == _L1 else 0
+        if items:
+            fence = self._fence if tier == _L1 else 0
+            await self._parts.tiers[tier].ask(t.Free(tuple(items), fence))
 
     async def over(self, op: int) -> None:
         """Let the quarantines of an operation go on every tier."""

@@ -251,7 +251,7 @@ class Storing:
         return end
 
     async def _give_back(self, items: list[t.StoreItem]) -> None:
-        free = [(self._parts.by_name[item.component], item.pages, 0) for item in items]
+        free = [(item.component, item.pages, 0) for item in items]
         await self._room.give_back(Tier.L2, free)
 
     async def _graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
@@ -285,7 +285,8 @@ class Storing:
                 places = self._places(path, grown)
                 states = tuple((*places[item.end], item.pages) for item in run)
                 kept: c.Adopted = await part.ref.ask(c.Keep(Tier.L2, states, now))
-                await self._room.give_back(Tier.L2, [(part, kept.free, 0)])
+                if kept.free:
+                    await self._room.give_back(Tier.L2, [(part.name, kept.free, 0)])
                 continue
             start = run[0].start if run else endpoint
             pages = b"".join(item.pages for item in run)
@@ -293,7 +294,8 @@ class Storing:
             adopted: c.Adopted = await part.ref.ask(
                 c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)
             )
-            await self._room.give_back(Tier.L2, [(part, adopted.free, 0)])
+            if adopted.free:
+                await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
             await part.ref.ask(
                 c.Grow(
                     tier=Tier.L2,

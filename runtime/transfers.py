@@ -226,9 +226,10 @@ class Transfers:
         """End the marks of an operation and free what was waiting for its end."""
         for part in self._parts.all:
             freed: c.Freed = await part.ref.ask(c.Moved(operation.id, ok))
-            await self._room.give_back(operation.target, [(part, freed.free, 0)])
+            if freed.free:
+                await self._room.give_back(operation.target, [(part.name, freed.free, 0)])
             for tier, pages in freed.late:
-                await self._room.give_back(Tier(tier), [(part, pages, 0)])
+                await self._room.give_back(Tier(tier), [(part.name, pages, 0)])
         await self._room.over(operation.id)
 
     async def _cut_off(self, operation: Operation) -> None:

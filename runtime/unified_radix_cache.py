@@ -42,6 +42,11 @@ class GiveUp(m.Message, frozen=True):
     """Askers left before their answers: give back what was held for them."""
 
 
+class _Leases(dict[int, LeaseRecord]):
+    def __missing__(self, id: int) -> LeaseRecord:
+        raise StaleLease(f"lease {id} was released; acquire again")
+
+
 class UnifiedRadixCache(Coordinator):
     """Coordinate tree, components and tiers for the engines that hold leases.
 
@@ -80,7 +85,7 @@ class UnifiedRadixCache(Coordinator):
             report=self._report,
         )
         self._counters = Counters()
-        self._leases: dict[int, LeaseRecord] = {}
+        self._leases = _Leases()
         self._last_lease = 0
         self._acquiring = Acquiring(
             parts=parts,
@@ -115,12 +120,6 @@ class UnifiedRadixCache(Coordinator):
         shares = tuple(map(Share, self._parts.all))
         record = LeaseRecord(id, msg.namespace, msg.tokens, msg.priority, shares)
         self._leases[id] = record
-        return record
-
-    def _lease(self, id: int) -> LeaseRecord:
-        record = self._leases.get(id)
-        if record is None:
-            raise StaleLease(f"lease {id} was released; acquire again")
         return record
 
     @handles(m.Acquire)
@@ -179,11 +178,13 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Extend)
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
-        self._room.captured(msg.fence)
-        record = self._lease(msg.lease)
-        patience = self._room_timeout if msg.patience < 0 else msg.patience
-        extended = await self._extending.begin(record, msg, patience)
+        if msg.fence:
+            self._room.captured(msg.fence)
+        record = self._leases[msg.lease]
+        extended = await self._extending.extend(record, msg.count)
         if extended is None:
+            patience = self._room_timeout if msg.patience < 0 else msg.patience
+            await self._extending.refuse(record, msg.count, patience)
             waiter = self._extending.wait(record, msg, self.defer())
             if patience < math.inf:
                 self.start(self._time_out, waiter, patience)
@@ -209,13 +210,13 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
-        return await self._extending.snapshot(self._lease(msg.lease), msg)
+        return await self._extending.snapshot(self._leases[msg.lease], msg)
 
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
         self._room.captured(msg.fence)
-        extent = await self._extending.trim(self._lease(msg.lease), msg.count)
+        extent = await self._extending.trim(self._leases[msg.lease], msg.count)
         await self._extending.serve()
         return extent
 
@@ -223,7 +224,7 @@ class UnifiedRadixCache(Coordinator):
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         self._room.captured(msg.fence)
-        record, upto = self._lease(msg.lease), msg.upto
+        record, upto = self._leases[msg.lease], msg.upto
         if not 0 <= upto <= record.extent:
             raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
         known = record.known + len(msg.appended) // TOKEN
@@ -265,18 +266,18 @@ class UnifiedRadixCache(Coordinator):
     async def give_back(self, record: LeaseRecord) -> None:
         """Unlock and free all that a record holds; it is no lease any more."""
         del self._leases[record.id]
-        free: list[tuple[Any, bytes, int]] = []
+        free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
             if share.own:
-                free.append((part, bytes(share.own), 0))
+                free.append((part.name, bytes(share.own), 0))
             if share.slot:
-                free.append((part, share.slot, 0))
+                free.append((part.name, share.slot, 0))
             if share.kept:
-                free += [(part, slot, 0) for _, slot in share.kept]
+                free += [(part.name, slot, 0) for _, slot in share.kept]
         if free:
             await self._room.give_back(Tier.L1, free)
 

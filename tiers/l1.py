@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     import torch
 
 
+_Copy = Callable[[str, PageList, PageList, int], None]
+"""Copy pages of a component, from a list to a list of as many, in the order of a stream."""
+
+_PAIR = Struct("<II")
+"""The ids of a copy of one page: read as unsigned, so that one below zero is too high."""
+
+
 class L1Tier(PageTier):
     """Give out the pages of `pools`; on a device, `fences` tells when freed ones are at rest."""
 
@@ -31,9 +39,9 @@ class L1Tier(PageTier):
             ),
             fences,
         )
-        self._copy: Callable[[str, PageList, PageList, int], None] = (
-            _HostStates(pools).copy if pools.device.type == "cpu" else _DeviceStates(pools).copy
-        )
+        states = _HostStates(pools) if pools.device.type == "cpu" else _DeviceStates(pools)
+        self._copy: _Copy = states.copy
+        self._clone: _Copy = states.clone
 
     @handles(CopyState)
     def copy_state(self, msg: CopyState) -> int:
@@ -56,7 +64,7 @@ class L1Tier(PageTier):
         if slot is None:
             return self._short(((component, 1),))
         try:
-            self._copy(component, msg.source, slot, msg.stream)
+            self._clone(component, msg.source, slot, msg.stream)
         except IntegrityError:
             pool.disown(slot)
             pool.put(slot)
@@ -65,7 +73,7 @@ class L1Tier(PageTier):
 
 
 class _HostStates:
-    """Copies by the CPU: one slot, by far the most frequent case, is one slice a part."""
+    """Copies by the CPU, done on return: it has no streams."""
 
     def __init__(self, pools: DevicePools) -> None:
         self._rows = {name: pools.rows(name) for name in pools.layouts}
@@ -76,15 +84,17 @@ class _HostStates:
         self._capacity = pools.capacity
 
     def copy(self, component: str, source: PageList, target: PageList, stream: int) -> None:
-        """Copy now: a CPU has no streams."""
-        if len(source) != INT32 or len(target) != INT32:
-            sources, targets = _paired(component, source, target, self._capacity[component])
-            for rows in self._rows[component]:
-                rows[targets] = rows[sources]
-            return
-        start = int.from_bytes(source, "little")
-        end = int.from_bytes(target, "little")
-        if start >= self._capacity[component] or end >= self._capacity[component]:
+        """Copy any number of pages."""
+        sources, targets = _paired(component, source, target, self._capacity[component])
+        for rows in self._rows[component]:
+            rows[targets] = rows[sources]
+
+    def clone(self, component: str, source: PageList, target: PageList, stream: int) -> None:
+        """Copy one page, by far the most frequent case, to a page of the pool: one slice a part."""
+        if len(source) != INT32:
+            raise _foreign(component, source, target)
+        start, end = _PAIR.unpack(source + target)
+        if start >= self._capacity[component]:
             raise _foreign(component, source, target)
         for part, size in self._bytes[component]:
             part[end * size : (end + 1) * size] = part[start * size : (start + 1) * size]
@@ -107,6 +117,8 @@ class _DeviceStates:
             for raw in self._raw[component]:
                 for start, end in zip(sources.tolist(), targets.tolist(), strict=True):
                     raw[end].copy_(raw[start], non_blocking=True)
+
+    clone = copy
 
 
 def _paired(

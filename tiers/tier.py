@@ -86,16 +86,15 @@ class PageTier(Leaf):
             raise
         cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:
-            if not pages:
-                continue
-            pool = pools[component]
             if op:
-                pool.quarantined += len(pages) // INT32
-                self._held.setdefault(op, []).append((pool, pages, fence))
+                if pages:
+                    pool = pools[component]
+                    pool.quarantined += len(pages) // INT32
+                    self._held.setdefault(op, []).append((pool, pages, fence))
             elif cools:
-                self._cool(pool, pages, fence)
+                self._cool(pools[component], pages, fence)
             else:
-                pool.put(pages)
+                pools[component].put(pages)
 
     @handles(Over)
     def over(self, msg: Over) -> tuple[tuple[str, int], ...]:
@@ -156,18 +155,22 @@ class PageTier(Leaf):
 
     def _short(self, want: tuple[tuple[str, int], ...]) -> Short:
         """Say which pools lack pages; each alone may suffice where they share floating slabs."""
-        needed: dict[str, int] = {}
-        for component, count in want:
-            needed[component] = needed.get(component, 0) + count
-        counts: list[tuple[str, int, int, int]] = []
+        pools = self._pools
+        needed = dict(want)
+        if len(needed) < len(want):  # some pool is named twice
+            needed = {name: sum([n for of, n in want if of == name]) for name in needed}
         lacking: list[tuple[str, int, int, int]] = []
         for component, count in needed.items():
-            pool = self._pools[component]
+            pool = pools[component]
             free = pool.available()
-            counts.append((component, count, free, pool.quarantined))
             if count > free:
-                lacking.append(counts[-1])
-        return Short(tuple(lacking or counts))
+                lacking.append((component, count, free, pool.quarantined))
+        if not lacking:
+            lacking = [
+                (name, count, pools[name].available(), pools[name].quarantined)
+                for name, count in needed.items()
+            ]
+        return Short(tuple(lacking))
 
 
 def _usage(pool: PagePool) -> PoolUsage:

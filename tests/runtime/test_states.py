@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 from banyankv import (
     CacheConfig,
     ModelSpec,
+    NoCapacity,
     PagedSpec,
     SnapshotSpec,
     StateTensor,
@@ -132,3 +134,28 @@ async def test_who_waits_for_a_window_locks_the_state_meanwhile(dispatch):
         assert await locks(cache) == 0
         await cache.check()
         await lease.release()
+
+
+async def test_who_has_a_slot_asks_for_pages_only_wherever_the_model_names_its_states(dispatch):
+    """Its pool of states has nothing free, but what it lacks behind a waiter is pages."""
+    full, window, states = MODEL.components
+    model = ModelSpec(name="m", page_size=4, components=(full, states, window))
+    room = {"full": 10, "swa": 10, "mamba": 2}
+    small = CacheConfig(model=model, l1=room, dispatch=dispatch)
+    async with open_cache(small) as cache, trio.open_nursery() as nursery:
+        first, second = await cache.acquire(OLD), await cache.acquire(NEW)
+        await first.extend(24)
+        await second.extend(6)
+        assert [len(second.pages(name)) for name in ("full", "swa")] == [2, 2]
+        assert {first.state(), second.state()} == {0, 1}
+        nursery.start_soon(first.extend, 16)
+        await trio.testing.wait_all_tasks_blocked()
+        await second.extend(2)
+        with pytest.raises(NoCapacity) as caught:
+            await second.extend(1, deadline=0)
+        assert (caught.value.pool, caught.value.needed, caught.value.free) == ("full", 1, 2)
+        await second.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(first.pages(name)) for name in ("full", "swa")] == [10, 6]
+        await first.release()
+        await cache.check()
