@@ -52,12 +52,13 @@ class CoverageActor(Leaf):
         path, end = msg.path, msg.ends[at]
         if msg.partial and at == len(path) - 1:
             return m.Claimed(end)
-        anchor, now, priority = self._records[path[at]], msg.now, msg.priority
-        payload = anchor.at[0]
-        if self._presence.snapshot and payload is not None and not payload.writer:
-            self._touch(anchor, now, priority)
-            return m.Claimed(end, m.Locked((), end, end, payload.pages))
-        return m.Claimed(end, self._lock(anchor, now, priority))
+        anchor = self._records[path[at]]
+        if self._presence.snapshot:
+            payload = anchor.at[0]
+            if payload is not None and not payload.writer:
+                self._touch(anchor, msg.now, msg.priority)
+                return m.Claimed(end, m.Locked((), end, end, payload.pages))
+        return m.Claimed(end, self._lock(anchor, msg.now, msg.priority))
 
     @handles(m.ClaimMany)
     def claim_many(self, msg: m.ClaimMany) -> tuple[m.Claimed, ...]:
@@ -66,7 +67,7 @@ class CoverageActor(Leaf):
 
     def _deepest(self, msg: m.Reach) -> tuple[int, int]:
         """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""
-        path, host, presence = msg.path, msg.host, self._presence
+        path, presence = msg.path, self._presence
         at = bisect_right(msg.ends, msg.limit) - 1
         stopped = 0
         if presence.snapshot:
@@ -76,7 +77,12 @@ class CoverageActor(Leaf):
             return self._deepest_run(msg, at)
         # A state is for its own node alone; FULL is upward closed on L1 and on L2 while nothing
         # arrives, so that a present node vouches for all above it.
-        while at >= 0 and not self._usable(path[at], host):
+        records, host = self._records, msg.host
+        while at >= 0:
+            record = records[path[at]]
+            payload = record.at[0]
+            if (payload is not None and not payload.writer) or (host and self._lower(record)):
+                break
             stopped = path[at]
             at -= 1
         return at, stopped
@@ -93,32 +99,40 @@ class CoverageActor(Leaf):
 
     def _hole(self, msg: m.Reach, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
-        path, ends, host = msg.path, msg.ends, msg.host
+        path, ends, host, records = msg.path, msg.ends, msg.host, self._records
         for start, end in reversed(self.component.need(ends[at])):
             node = at if end == ends[at] else bisect_left(ends, end)
-            while node >= 0:
-                if not self._usable(path[node], host):
+            record = records[path[node]]
+            while True:
+                payload = record.at[0]
+                if (payload is None or payload.writer) and not (host and self._lower(record)):
                     return node
-                if node == 0 or ends[node - 1] <= start:
+                if record.start <= start:
                     break
                 node -= 1
+                record = record.parent
         return -1
 
-    def _usable(self, node: int, host: bool) -> bool:
-        l1, l2 = self._records[node].at
-        if l1 is not None and (host or not l1.writer):
-            return True
-        return host and l2 is not None and not l2.writer
+    @staticmethod
+    def _present(record: Record) -> bool:
+        payload = record.at[0]
+        return payload is not None and not payload.writer
+
+    @staticmethod
+    def _lower(record: Record) -> bool:
+        """Say whether a payload that L1 has not yet is arriving there, or on L2."""
+        l1, l2 = record.at
+        return l1 is not None or (l2 is not None and not l2.writer)
 
     def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], at: int) -> bool:
         """Say whether all that the boundary needs is present on L1."""
-        presence = self._presence
+        presence, records = self._presence, self._records
         closed = presence.base and not presence.arriving[0]
-        if self.component.snapshot or closed:
-            return self._usable(path[at], False)
+        if presence.snapshot or closed:
+            return self._present(records[path[at]])
         for start, end in self.component.need(ends[at]):
             for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
-                if not self._usable(path[node], False):
+                if not self._present(records[path[node]]):
                     return False
         return True
 
@@ -146,14 +160,16 @@ class CoverageActor(Leaf):
         return self._lock(self._records[msg.node], msg.now, msg.priority)
 
     def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
-        if self.component.snapshot:
+        if self._presence.snapshot:
             self._presence.count(anchor)
             if now:
                 self._touch(anchor, now, priority)
             return self._state(anchor, ((anchor.id, anchor.start),))
         need = self.component.need(anchor.end)
-        if now and len(need) == 1 and need[0][1] == anchor.end:
-            return self._lock_run(anchor, need[0][0], now, priority)
+        if now and len(need) == 1:
+            start, end = need[0]
+            if end == anchor.end:
+                return self._lock_run(anchor, start, now, priority)
         receipts, low = self._count(anchor, now, priority)
         return self._table(anchor, receipts, low)
 
@@ -163,39 +179,50 @@ class CoverageActor(Leaf):
         It answers what `_count` and `_table` do; nearly all rules have one range, and a hit costs
         little else.
         """
-        page = self._page
-        first = start // page * page
-        missing: list[tuple[int, int]] = []
-        joins: list[int] = []
         parts: list[m.PageList] = []
+        whole = True
         newly = 0
-        record = low = anchor
-        while record.end > start:
+        record = anchor
+        while True:
             payload = record.at[0]
             if payload is None:
-                missing.append((record.id, (record.end - record.start) // page))
+                whole, pages = False, b""
             else:
                 pages = payload.pages
-                if not record.lock:
-                    newly += len(pages)
                 if payload.writer:
-                    joins.append(payload.writer)
-                parts.append(
-                    pages
-                    if record.start >= first
-                    else pages[(first - record.start) // page * PAGE :]
-                )
-            record.lock += 1
-            record.previous, record.stamp = record.stamp, now
+                    whole = False
+            parts.append(pages)
+            if record.lock:
+                record.lock += 1
+            else:
+                record.lock = 1
+                newly += len(pages)
+            record.previous = record.stamp
+            record.stamp = now
             record.hits += 1
-            record.priority = max(record.priority, priority)
-            low, record = record, record.parent
+            if record.start <= start:
+                break
+            record = record.parent
         self._presence.locked += newly // PAGE
-        receipts = ((anchor.id, low.start),)
-        if missing or joins:
-            return m.Locked(receipts, low.end, first, b"", tuple(missing), tuple(joins))
+        if priority:
+            self._raise(anchor, record, priority)
+        receipts = ((anchor.id, record.start),)
+        if not whole:
+            return self._table(anchor, receipts, record)
+        page = self._page
+        first = start // page * page
+        if record.start < first:
+            parts[-1] = parts[-1][(first - record.start) // page * PAGE :]
         parts.reverse()
-        return m.Locked(receipts, low.end, first, b"".join(parts))
+        return m.Locked(receipts, record.end, first, b"".join(parts))
+
+    @staticmethod
+    def _raise(anchor: Record, low: Record, priority: int) -> None:
+        """Raise the priority of the nodes from the anchor up to the lowest one of a run."""
+        record = anchor
+        while record.end >= low.end:
+            record.priority = max(record.priority, priority)
+            record = record.parent
 
     def _count(
         self, anchor: Record, now: int = 0, priority: int = 0
@@ -296,17 +323,25 @@ class CoverageActor(Leaf):
     @handles(m.Unlock)
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
-        presence = self._presence
+        presence, records = self._presence, self._records
+        freed = 0
         for anchor, start in msg.receipts:
-            record = self._records[anchor]
+            record = records[anchor]
             if presence.snapshot:  # after a split its node starts later, and is still the one
                 presence.discount(record)
                 continue
-            while record.id and record.start >= start:
-                record.lock -= 1
-                if record.lock <= 0:
+            while record.end > start:  # at the latest the root ends the way up
+                lock = record.lock = record.lock - 1
+                if not lock:
+                    payload = record.at[0]
+                    if payload is None or not (record.kids[0] or payload.queued):
+                        presence.idle(record)
+                    else:  # it may not go yet, or is still queued from an earlier time
+                        freed += len(payload.pages)
+                elif lock < 0:  # it says so
                     presence.idle(record)
                 record = record.parent
+        presence.locked -= freed // PAGE
 
     @handles(m.Recede)
     def recede(self, msg: m.Recede) -> m.Locked:
