@@ -73,7 +73,7 @@ class Counters:
         self.tokens += len(msg.tokens) // TOKEN
         hit, hits = acquired.hit, self.hits
         hits[0] += hit.l1
-        if hit.l2 or hit.l3:
+        if hit.l1 != acquired.length:
             hits[1] += hit.l2
             hits[2] += hit.l3
 
