@@ -38,15 +38,17 @@ class CoverageActor(Leaf):
     @handles(m.Reach)
     def reach(self, msg: m.Reach) -> m.Reached:
         """Find the deepest good boundary."""
-        at, stopped = self._deepest(msg)
+        path, ends = msg.path, msg.ends
+        at = self._deepest(msg)
+        hole = path[at + 1] if at + 1 < bisect_right(ends, msg.limit) else 0
         if at < 0:
-            return m.Reached(0, resident=True, hole=stopped)
-        return m.Reached(msg.ends[at], self._resident(msg.path, msg.ends, at), stopped)
+            return m.Reached(0, resident=True, hole=hole)
+        return m.Reached(ends[at], self._resident(path, ends, at), hole)
 
     @handles(m.Claim)
     def claim(self, msg: m.Claim) -> m.Claimed:
         """Find the deepest good boundary; lock it unless it is inside an edge or a state on L1."""
-        at, _ = self._deepest(msg)
+        at = self._deepest(msg)
         if at < 0:
             return m.Claimed(0)
         path, end = msg.path, msg.ends[at]
@@ -65,37 +67,33 @@ class CoverageActor(Leaf):
         """Make many claims."""
         return tuple([self.claim(claim) for claim in msg.claims])
 
-    def _deepest(self, msg: m.Reach) -> tuple[int, int]:
-        """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""
-        path, presence = msg.path, self._presence
+    def _deepest(self, msg: m.Reach) -> int:
+        """Answer the index of the deepest good boundary, -1 for none; the node behind it is lacking."""
+        presence = self._presence
         at = bisect_right(msg.ends, msg.limit) - 1
-        stopped = 0
         if presence.snapshot:
-            if msg.partial and at == len(path) - 1:
-                stopped, at = path[at], at - 1
+            if msg.partial and at == len(msg.path) - 1:
+                at -= 1
         elif not presence.base or presence.arriving != _NOTHING:
             return self._deepest_run(msg, at)
         # A state is for its own node alone; FULL is upward closed on L1 and on L2 while nothing
         # arrives, so that a present node vouches for all above it.
-        records, host = self._records, msg.host
         while at >= 0:
-            record = records[path[at]]
+            record = self._records[msg.path[at]]
             payload = record.at[0]
-            if (payload is not None and not payload.writer) or (host and self._lower(record)):
+            if (payload is not None and not payload.writer) or (msg.host and self._lower(record)):
                 break
-            stopped = path[at]
             at -= 1
-        return at, stopped
+        return at
 
-    def _deepest_run(self, msg: m.Reach, at: int) -> tuple[int, int]:
+    def _deepest_run(self, msg: m.Reach, at: int) -> int:
         """Search by ranges: from a hole the search goes straight to where it starts."""
-        stopped = 0
         while at >= 0:
             hole = self._hole(msg, at)
             if hole < 0:
                 break
-            stopped, at = msg.path[hole], hole - 1
-        return at, stopped
+            at = hole - 1
+        return at
 
     def _hole(self, msg: m.Reach, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
@@ -160,18 +158,21 @@ class CoverageActor(Leaf):
         return self._lock(self._records[msg.node], msg.now, msg.priority)
 
     def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
-        if self._presence.snapshot:
-            self._presence.count(anchor)
+        presence = self._presence
+        if presence.snapshot:
+            presence.count(anchor)
             if now:
                 self._touch(anchor, now, priority)
             return self._state(anchor, ((anchor.id, anchor.start),))
-        need = self.component.need(anchor.end)
-        if now and len(need) == 1:
-            start, end = need[0]
-            if end == anchor.end:
-                return self._lock_run(anchor, start, now, priority)
-        receipts, low = self._count(anchor, now, priority)
-        return self._table(anchor, receipts, low)
+        start = 0
+        if not presence.base:
+            need = self.component.need(anchor.end)
+            if len(need) != 1 or need[0][1] != anchor.end:
+                return self._table(anchor, *self._count(anchor, now, priority))
+            start = need[0][0]
+        if not now:
+            return self._table(anchor, *self._count(anchor))
+        return self._lock_run(anchor, start, now, priority)
 
     def _lock_run(self, anchor: Record, start: int, now: int, priority: int) -> m.Locked:
         """Count, touch and list a coverage of one range that ends at the anchor, in one pass up.
@@ -206,12 +207,12 @@ class CoverageActor(Leaf):
         self._presence.locked += newly // PAGE
         if priority:
             self._raise(anchor, record, priority)
-        receipts = ((anchor.id, record.start),)
+        first, receipts = record.start, ((anchor.id, record.start),)
         if not whole:
             return self._table(anchor, receipts, record)
-        page = self._page
-        first = start // page * page
-        if record.start < first:
+        if first < start:
+            page = self._page
+            first = start // page * page
             parts[-1] = parts[-1][(first - record.start) // page * PAGE :]
         parts.reverse()
         return m.Locked(receipts, record.end, first, b"".join(parts))
@@ -256,7 +257,8 @@ class CoverageActor(Leaf):
     def _touch(record: Record, now: int, priority: int) -> None:
         record.previous, record.stamp = record.stamp, now
         record.hits += 1
-        record.priority = max(record.priority, priority)
+        if priority:
+            record.priority = max(record.priority, priority)
 
     @handles(m.Table)
     def table(self, msg: m.Table) -> m.Locked:
@@ -323,13 +325,14 @@ class CoverageActor(Leaf):
     @handles(m.Unlock)
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
-        presence, records = self._presence, self._records
+        presence = self._presence
+        if presence.snapshot:
+            for anchor, _ in msg.receipts:  # after a split its node starts later, and is still the one
+                presence.discount(self._records[anchor])
+            return
         freed = 0
         for anchor, start in msg.receipts:
-            record = records[anchor]
-            if presence.snapshot:  # after a split its node starts later, and is still the one
-                presence.discount(record)
-                continue
+            record = self._records[anchor]
             while record.end > start:  # at the latest the root ends the way up
                 lock = record.lock = record.lock - 1
                 if not lock:

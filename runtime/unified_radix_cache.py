@@ -283,12 +283,13 @@ class UnifiedRadixCache(Coordinator):
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
-            if share.own:
-                free.append((part, bytes(share.own), 0))
-            if share.slot:
+            if not part.snapshot:
+                if share.own:
+                    free.append((part, bytes(share.own), 0))
+            elif share.slot:
                 free.append((part, share.slot, 0))
-            if share.kept:
-                free += [(part, slot, 0) for _, slot in share.kept]
+                if share.kept:
+                    free += [(part, slot, 0) for _, slot in share.kept]
         if free:
             await self._room.give_back(_L1, free)
 
