@@ -158,53 +158,41 @@ class CoverageActor(Leaf):
         return self._lock(self._records[msg.node], msg.now, msg.priority)
 
     def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
-        presence = self._presence
-        if presence.snapshot:
-            presence.count(anchor)
-            if now:
-                self._touch(anchor, now, priority)
-            return self._state(anchor, ((anchor.id, anchor.start),))
-        start = 0
-        if not presence.base:
-            need = self.component.need(anchor.end)
-            if len(need) != 1 or need[0][1] != anchor.end:
-                return self._table(anchor, *self._count(anchor, now, priority))
-            start = need[0][0]
-        if not now:
-            return self._table(anchor, *self._count(anchor))
-        return self._lock_run(anchor, start, now, priority)
+        """Count, touch and list a coverage: one range that ends at the anchor in one pass up.
 
-    def _lock_run(self, anchor: Record, start: int, now: int, priority: int) -> m.Locked:
-        """Count, touch and list a coverage of one range that ends at the anchor, in one pass up.
-
-        It answers what `_count` and `_table` do; nearly all rules have one range, and a hit costs
+        That is what `_lock_ranges` does for any; nearly all rules have one range, and a hit costs
         little else.
         """
+        presence = self._presence
+        start = 0 if presence.base else self._single(anchor.end)
+        if start < 0 or not now:
+            return self._lock_ranges(anchor, now, priority)
         parts: list[m.PageList] = []
         whole = True
-        newly = 0
+        before = 0  # tokens that were locked already, or of which there are no pages to lock
         record = anchor
         while True:
             payload = record.at[0]
             if payload is None:
-                whole, pages = False, b""
+                whole = False
+                if not record.lock:
+                    before += record.end - record.start
             else:
-                pages = payload.pages
+                parts.append(payload.pages)
                 if payload.writer:
                     whole = False
-            parts.append(pages)
             if record.lock:
                 record.lock += 1
+                before += record.end - record.start
             else:
                 record.lock = 1
-                newly += len(pages)
             record.previous = record.stamp
             record.stamp = now
             record.hits += 1
             if record.start <= start:
                 break
             record = record.parent
-        self._presence.locked += newly // PAGE
+        presence.locked += (anchor.end - record.start - before) // self._page
         if priority:
             self._raise(anchor, record, priority)
         first, receipts = record.start, ((anchor.id, record.start),)
@@ -216,6 +204,20 @@ class CoverageActor(Leaf):
             parts[-1] = parts[-1][(first - record.start) // page * PAGE :]
         parts.reverse()
         return m.Locked(receipts, record.end, first, b"".join(parts))
+
+    def _single(self, end: int) -> int:
+        """Answer where the one range starts that a boundary needs and that ends there; -1: not so."""
+        need = self.component.need(end)
+        return need[0][0] if len(need) == 1 and need[0][1] == end else -1
+
+    def _lock_ranges(self, anchor: Record, now: int, priority: int) -> m.Locked:
+        """Count and list any coverage, and touch it where the time is given."""
+        if self._presence.snapshot:
+            self._presence.count(anchor)
+            if now:
+                self._touch(anchor, now, priority)
+            return self._state(anchor, ((anchor.id, anchor.start),))
+        return self._table(anchor, *self._count(anchor, now, priority))
 
     @staticmethod
     def _raise(anchor: Record, low: Record, priority: int) -> None:
@@ -327,24 +329,29 @@ class CoverageActor(Leaf):
         """Take back the counts of these receipts; a payload may then be evicted."""
         presence = self._presence
         if presence.snapshot:
-            for anchor, _ in msg.receipts:  # after a split its node starts later, and is still the one
+            for (
+                anchor,
+                _,
+            ) in msg.receipts:  # after a split its node starts later, and is still the one
                 presence.discount(self._records[anchor])
             return
-        freed = 0
         for anchor, start in msg.receipts:
             record = self._records[anchor]
+            free = record.end - start  # tokens that nobody locks now, but for what the loop finds
             while record.end > start:  # at the latest the root ends the way up
                 lock = record.lock = record.lock - 1
                 if not lock:
                     payload = record.at[0]
+                    # What has children may not go yet; what is queued still is from an earlier time.
                     if payload is None or not (record.kids[0] or payload.queued):
                         presence.idle(record)
-                    else:  # it may not go yet, or is still queued from an earlier time
-                        freed += len(payload.pages)
-                elif lock < 0:  # it says so
-                    presence.idle(record)
+                        free -= record.end - record.start
+                else:
+                    if lock < 0:  # it says so
+                        presence.idle(record)
+                    free -= record.end - record.start
                 record = record.parent
-        presence.locked -= freed // PAGE
+            presence.locked -= free // self._page
 
     @handles(m.Recede)
     def recede(self, msg: m.Recede) -> m.Locked:

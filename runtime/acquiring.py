@@ -131,7 +131,7 @@ class Acquiring:
                 for op in ops:
                     self._transfers.operations[op].waiting.append(pending)
                 return None
-            # As there: no slot.
+            # No slot, as in `at_once`.
             await self._book.give_back(record)
             limit = boundary - parts.page
 
@@ -152,7 +152,7 @@ class Acquiring:
             return self._book.new_lease(msg, shares), lacking
         end = ends[-1]
         boundary = end if limit is None else limit
-        now, first = parts.tick(), parts.asking[0]
+        now = parts.tick()
         while boundary > 0:
             claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
             for part in parts.asking:
@@ -164,7 +164,7 @@ class Acquiring:
                         lacking.append((part, locked))
                 if claimed.boundary < boundary:
                     boundary = claimed.boundary
-                    if part is not first:
+                    if part is not parts.asking[0]:
                         await self._unlock(shares)
                         # States are claimed without a lock: they are forgotten with the shares.
                         shares, lacking = tuple(map(Share, parts.all)), []
