@@ -342,10 +342,10 @@ class CoverageActor(Leaf):
                 lock = record.lock = record.lock - 1
                 if not lock:
                     payload = record.at[0]
-                    # What has children may not go yet; what is queued still is from an earlier time.
-                    if payload is None or not (record.kids[0] or payload.queued):
-                        presence.idle(record)
+                    if payload is None:
                         free -= record.end - record.start
+                    elif not (record.kids[0] or payload.queued or payload.writer):
+                        presence.indexes[0].add(record, payload)
                 else:
                     if lock < 0:  # it says so
                         presence.idle(record)

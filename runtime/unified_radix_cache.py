@@ -288,8 +288,8 @@ class UnifiedRadixCache(Coordinator):
                     free.append((part, bytes(share.own), 0))
             elif share.slot:
                 free.append((part, share.slot, 0))
-                if share.kept:
-                    free += [(part, slot, 0) for _, slot in share.kept]
+                for _, slot in share.kept:
+                    free.append((part, slot, 0))
         if free:
             await self._room.give_back(_L1, free)
 
