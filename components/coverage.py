@@ -51,10 +51,10 @@ class CoverageActor(Leaf):
         at = self._deepest(msg)
         if at < 0:
             return m.Claimed(0)
-        path, end = msg.path, msg.ends[at]
-        if msg.partial and at == len(path) - 1:
+        end = msg.ends[at]
+        if msg.partial and at == len(msg.path) - 1:
             return m.Claimed(end)
-        anchor = self._records[path[at]]
+        anchor = self._records[msg.path[at]]
         if self._presence.snapshot:
             payload = anchor.at[0]
             if payload is not None and not payload.writer:
