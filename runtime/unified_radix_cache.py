@@ -343,9 +343,15 @@ class UnifiedRadixCache(Coordinator):
     # -- between tiers --------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Have the background looked after, once, by the actor's own task; tell who waits for quiet."""
+        """Have the background looked after, once, by the actor's own task; tell who waits for quiet.
+
+        What is due while a copy or a save is under way is looked after when that is over.
+        """
         self._settled()
-        if not self._woken and (self._room.due.dirty or self._room.due.unsaved):
+        if self._woken:
+            return
+        due, busy = self._room.due, self._transfers.busy
+        if (due.dirty and not busy("backup")) or (due.unsaved and not busy("save")):
             self._woken = True
             self.ref.tell(m.Background())
 
