@@ -38,90 +38,103 @@ class CoverageActor(Leaf):
     @handles(m.Reach)
     def reach(self, msg: m.Reach) -> m.Reached:
         """Find the deepest good boundary."""
-        at, stopped = self._deepest(msg)
+        path, ends = msg.path, msg.ends
+        at = self._deepest(msg)
+        hole = path[at + 1] if at + 1 < bisect_right(ends, msg.limit) else 0
         if at < 0:
-            return m.Reached(0, resident=True, hole=stopped)
-        return m.Reached(msg.ends[at], self._resident(msg.path, msg.ends, at), stopped)
+            return m.Reached(0, resident=True, hole=hole)
+        return m.Reached(ends[at], self._resident(path, ends, at), hole)
 
     @handles(m.Claim)
     def claim(self, msg: m.Claim) -> m.Claimed:
         """Find the deepest good boundary; lock it unless it is inside an edge or a state on L1."""
-        at, _ = self._deepest(msg)
+        at = self._deepest(msg)
         if at < 0:
             return m.Claimed(0)
-        path, end = msg.path, msg.ends[at]
-        if msg.partial and at == len(path) - 1:
+        end = msg.ends[at]
+        if msg.partial and at == len(msg.path) - 1:
             return m.Claimed(end)
-        anchor, now, priority = self._records[path[at]], msg.now, msg.priority
-        payload = anchor.at[0]
-        if self._presence.snapshot and payload is not None and not payload.writer:
-            self._touch(anchor, now, priority)
-            return m.Claimed(end, m.Locked((), end, end, payload.pages))
-        return m.Claimed(end, self._lock(anchor, now, priority))
+        anchor = self._records[msg.path[at]]
+        if self._presence.snapshot:
+            payload = anchor.at[0]
+            if payload is not None and not payload.writer:
+                self._touch(anchor, msg.now, msg.priority)
+                return m.Claimed(end, m.Locked((), end, end, payload.pages))
+        return m.Claimed(end, self._lock(anchor, msg.now, msg.priority))
 
     @handles(m.ClaimMany)
     def claim_many(self, msg: m.ClaimMany) -> tuple[m.Claimed, ...]:
         """Make many claims."""
         return tuple([self.claim(claim) for claim in msg.claims])
 
-    def _deepest(self, msg: m.Reach) -> tuple[int, int]:
-        """Answer the index of the deepest good boundary (-1: none), and the last node that was lacking."""
-        path, host, presence = msg.path, msg.host, self._presence
+    def _deepest(self, msg: m.Reach) -> int:
+        """Answer the index of the deepest good boundary, -1 for none; the node behind it is lacking."""
+        presence = self._presence
         at = bisect_right(msg.ends, msg.limit) - 1
-        stopped = 0
         if presence.snapshot:
-            if msg.partial and at == len(path) - 1:
-                stopped, at = path[at], at - 1
+            if msg.partial and at == len(msg.path) - 1:
+                at -= 1
         elif not presence.base or presence.arriving != _NOTHING:
             return self._deepest_run(msg, at)
         # A state is for its own node alone; FULL is upward closed on L1 and on L2 while nothing
         # arrives, so that a present node vouches for all above it.
-        while at >= 0 and not self._usable(path[at], host):
-            stopped = path[at]
+        records = self._records
+        while at >= 0:
+            record = records.get(msg.path[at])
+            if record is not None:  # else no state stands there
+                payload = record.at[0]
+                if payload is not None and not payload.writer:
+                    break
+                if msg.host and self._lower(record):
+                    break
             at -= 1
-        return at, stopped
+        return at
 
-    def _deepest_run(self, msg: m.Reach, at: int) -> tuple[int, int]:
+    def _deepest_run(self, msg: m.Reach, at: int) -> int:
         """Search by ranges: from a hole the search goes straight to where it starts."""
-        stopped = 0
         while at >= 0:
             hole = self._hole(msg, at)
             if hole < 0:
                 break
-            stopped, at = msg.path[hole], hole - 1
-        return at, stopped
+            at = hole - 1
+        return at
 
     def _hole(self, msg: m.Reach, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
-        path, ends, host = msg.path, msg.ends, msg.host
+        path, ends, host, records = msg.path, msg.ends, msg.host, self._records
         for start, end in reversed(self.component.need(ends[at])):
             node = at if end == ends[at] else bisect_left(ends, end)
-            while node >= 0:
-                if not self._usable(path[node], host):
+            record = records[path[node]]
+            while True:
+                payload = record.at[0]
+                if (payload is None or payload.writer) and not (host and self._lower(record)):
                     return node
-                if node == 0 or ends[node - 1] <= start:
+                if record.start <= start:
                     break
                 node -= 1
+                record = record.parent
         return -1
 
-    def _usable(self, node: int, host: bool) -> bool:
-        record = self._records.get(node)
-        if record is None:  # no state stands there
-            return False
+    @staticmethod
+    def _present(record: Record) -> bool:
+        payload = record.at[0]
+        return payload is not None and not payload.writer
+
+    @staticmethod
+    def _lower(record: Record) -> bool:
+        """Say whether a payload that L1 has not yet is arriving there, or on L2."""
         l1, l2 = record.at
-        if l1 is not None and (host or not l1.writer):
-            return True
-        return host and l2 is not None and not l2.writer
+        return l1 is not None or (l2 is not None and not l2.writer)
 
     def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], at: int) -> bool:
         """Say whether all that the boundary needs is present on L1."""
-        presence = self._presence
+        presence, records = self._presence, self._records
         closed = presence.base and not presence.arriving[0]
-        if self.component.snapshot or closed:
-            return self._usable(path[at], False)
+        if presence.snapshot or closed:
+            return self._present(records[path[at]])
         for start, end in self.component.need(ends[at]):
             for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
-                if not self._usable(path[node], False):
+                if not self._present(records[path[node]]):
                     return False
         return True
 
@@ -150,56 +163,74 @@ class CoverageActor(Leaf):
         return self._lock(self._records[msg.node], msg.now, msg.priority)
 
     def _lock(self, anchor: Record, now: int, priority: int) -> m.Locked:
-        if self.component.snapshot:
+        """Count, touch and list a coverage: one range that ends at the anchor in one pass up.
+
+        That is what `_lock_ranges` does for any; nearly all rules have one range, and a hit costs
+        little else.
+        """
+        presence = self._presence
+        start = 0 if presence.base else self._single(anchor.end)
+        if start < 0 or not now:
+            return self._lock_ranges(anchor, now, priority)
+        parts: list[m.PageList] = []
+        whole = True
+        before = 0  # tokens that were locked already, or of which there are no pages to lock
+        record = anchor
+        while True:
+            payload = record.at[0]
+            if payload is None:
+                whole = False
+                if not record.lock:
+                    before += record.end - record.start
+            else:
+                parts.append(payload.pages)
+                if payload.writer:
+                    whole = False
+            if record.lock:
+                record.lock += 1
+                before += record.end - record.start
+            else:
+                record.lock = 1
+            record.previous = record.stamp
+            record.stamp = now
+            record.hits += 1
+            if record.start <= start:
+                break
+            record = record.parent
+        presence.locked += (anchor.end - record.start - before) // self._page
+        if priority:
+            self._raise(anchor, record, priority)
+        first, receipts = record.start, ((anchor.id, record.start),)
+        if not whole:
+            return self._table(anchor, receipts, record)
+        if first < start:
+            page = self._page
+            first = start // page * page
+            parts[-1] = parts[-1][(first - record.start) // page * PAGE :]
+        parts.reverse()
+        return m.Locked(receipts, record.end, first, b"".join(parts))
+
+    def _single(self, end: int) -> int:
+        """Answer where the one range starts that a boundary needs and that ends there; -1: not so."""
+        need = self.component.need(end)
+        return need[0][0] if len(need) == 1 and need[0][1] == end else -1
+
+    def _lock_ranges(self, anchor: Record, now: int, priority: int) -> m.Locked:
+        """Count and list any coverage, and touch it where the time is given."""
+        if self._presence.snapshot:
             self._presence.count(anchor)
             if now:
                 self._touch(anchor, now, priority)
             return self._state(anchor, ((anchor.id, anchor.start),))
-        need = self.component.need(anchor.end)
-        if now and len(need) == 1 and need[0][1] == anchor.end:
-            return self._lock_run(anchor, need[0][0], now, priority)
-        receipts, low = self._count(anchor, now, priority)
-        return self._table(anchor, receipts, low)
+        return self._table(anchor, *self._count(anchor, now, priority))
 
-    def _lock_run(self, anchor: Record, start: int, now: int, priority: int) -> m.Locked:
-        """Count, touch and list a coverage of one range that ends at the anchor, in one pass up.
-
-        It answers what `_count` and `_table` do; nearly all rules have one range, and a hit costs
-        little else.
-        """
-        page = self._page
-        first = start // page * page
-        missing: list[tuple[int, int]] = []
-        joins: list[int] = []
-        parts: list[m.PageList] = []
-        newly = 0
-        record = low = anchor
-        while record.end > start:
-            payload = record.at[0]
-            if payload is None:
-                missing.append((record.id, (record.end - record.start) // page))
-            else:
-                pages = payload.pages
-                if not record.lock:
-                    newly += len(pages)
-                if payload.writer:
-                    joins.append(payload.writer)
-                parts.append(
-                    pages
-                    if record.start >= first
-                    else pages[(first - record.start) // page * PAGE :]
-                )
-            record.lock += 1
-            record.previous, record.stamp = record.stamp, now
-            record.hits += 1
+    @staticmethod
+    def _raise(anchor: Record, low: Record, priority: int) -> None:
+        """Raise the priority of the nodes from the anchor up to the lowest one of a run."""
+        record = anchor
+        while record.end >= low.end:
             record.priority = max(record.priority, priority)
-            low, record = record, record.parent
-        self._presence.locked += newly // PAGE
-        receipts = ((anchor.id, low.start),)
-        if missing or joins:
-            return m.Locked(receipts, low.end, first, b"", tuple(missing), tuple(joins))
-        parts.reverse()
-        return m.Locked(receipts, low.end, first, b"".join(parts))
+            record = record.parent
 
     def _count(
         self, anchor: Record, now: int = 0, priority: int = 0
@@ -233,7 +264,8 @@ class CoverageActor(Leaf):
     def _touch(record: Record, now: int, priority: int) -> None:
         record.previous, record.stamp = record.stamp, now
         record.hits += 1
-        record.priority = max(record.priority, priority)
+        if priority:
+            record.priority = max(record.priority, priority)
 
     @handles(m.Table)
     def table(self, msg: m.Table) -> m.Locked:
@@ -301,16 +333,27 @@ class CoverageActor(Leaf):
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
         presence = self._presence
+        if presence.snapshot:
+            for anchor, _ in msg.receipts:
+                presence.discount(self._records[anchor])
+            return
         for anchor, start in msg.receipts:
             record = self._records[anchor]
-            if presence.snapshot:  # after a split its node starts later, and is still the one
-                presence.discount(record)
-                continue
-            while record.id and record.start >= start:
-                record.lock -= 1
-                if record.lock <= 0:
-                    presence.idle(record)
+            free = record.end - start  # tokens that nobody locks now, but for what the loop finds
+            while record.end > start:  # at the latest the root ends the way up
+                lock = record.lock = record.lock - 1
+                if not lock:
+                    payload = record.at[0]
+                    if payload is None:
+                        free -= record.end - record.start
+                    elif not (record.kids[0] or payload.queued or payload.writer):
+                        presence.indexes[0].add(record, payload)
+                else:
+                    if lock < 0:  # it says so
+                        presence.idle(record)
+                    free -= record.end - record.start
                 record = record.parent
+            presence.locked -= free // self._page
 
     @handles(m.Recede)
     def recede(self, msg: m.Recede) -> m.Locked:

@@ -29,7 +29,8 @@ from .splitting import Splitter
 from .storing import Storing
 from .transfers import Transfers
 
-_Missing = list[tuple[Part, tuple[tuple[int, int], ...]]]
+_Lacking = list[tuple[Part, c.Locked]]
+"""What is locked and not all on L1: the nodes that L1 lacks, and the operations that bring some."""
 
 
 class LeaseBook(Protocol):
@@ -37,8 +38,15 @@ class LeaseBook(Protocol):
 
     prefetch_threshold: int
 
-    def new_lease(self, msg: m.Acquire) -> LeaseRecord:
-        """Register a lease."""
+    def new_lease(
+        self,
+        msg: m.Acquire,
+        shares: tuple[Share, ...],
+        anchor: int = c.ROOT,
+        end: int = 0,
+        full: int = 0,
+    ) -> LeaseRecord:
+        """Register a lease that stands at the end of a node of the tree, and what it has locked."""
         ...
 
     async def give_back(self, record: LeaseRecord) -> None:
@@ -69,36 +77,49 @@ class Acquiring:
         self._book = book
         self.waiting: dict[ReplyToken, PendingAcquire] = {}
 
-    async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
-        """Go as far as possible without waiting; None means that `pending.ops` must end first."""
-        if pending.record is not None:
-            acquired = await self._resumed(pending, pending.record)
-            if acquired is not None:
-                return acquired
-            await self.fail(pending)
-        msg, parts = pending.msg, self._parts
-        host = parts.l2 is not None and msg.wait and not pending.settle_for_device
+    async def at_once(self, msg: m.Acquire) -> m.Acquired:
+        """Lease what L1 has now: all there is without lower tiers, or where nobody will `wait`."""
+        parts = self._parts
         limit: int | None = None
         while True:
-            walked = await self._planner.walk(msg.namespace, msg.tokens)
-            record = self._book.new_lease(msg)
-            missing, joins = await self._claim(record, walked, host=host, limit=limit)
+            walked: c.Walked = await parts.tree.ask(self._planner.walk_of(msg))
+            record, lacking = await self._claim(msg, walked, limit, host=False)
+            if lacking:
+                raise IntegrityError("what was claimed as present on L1 is not")
+            if not parts.snapshots or await self._copy_states(record, msg.stream):
+                return self.answer(record)
+            # No slot for the copy of a state: the next shallower boundary, at last 0.
+            await self._book.give_back(record)
+            limit = record.published - parts.page
+
+    async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
+        """Go as far as possible without waiting; None means that `pending.ops` must end first."""
+        msg, parts = pending.msg, self._parts
+        if pending.record is not None:
+            if await self._resumed(pending.record, msg.stream):
+                return self.answer(pending.record, pending)
+            await self.fail(pending)
+        host = not pending.settle_for_device
+        limit: int | None = None
+        while True:
+            walked: c.Walked = await parts.tree.ask(self._planner.walk_of(msg))
+            record, lacking = await self._claim(msg, walked, limit, host=host)
             boundary = record.published
             if pending.device < 0:
                 pending.host = pending.device = boundary
-                if missing or joins:
+                if lacking:
                     on_device = await self._planner.agree(walked, host=False)
                     pending.device = on_device.boundary
             if parts.store and self._worth_a_search(pending, boundary):
                 await self._book.give_back(record)
                 pending.ops = {await self._storing.find(pending, boundary, record.full)}
                 return None
-            if not (missing or joins):
-                acquired = await self.finish(pending, record)
-                if acquired is not None:
-                    return acquired
+            if not lacking:
+                if not parts.snapshots or await self._copy_states(record, msg.stream):
+                    return self.answer(record, pending)
             elif await self._hold_states(record):
-                ops = set(joins)
+                ops = {op for _, locked in lacking for op in locked.joins}
+                missing = [(part, locked.missing) for part, locked in lacking if locked.missing]
                 if missing:
                     op = await self._transfers.promote(missing)
                     if not op:
@@ -110,76 +131,66 @@ class Acquiring:
                 for op in ops:
                     self._transfers.operations[op].waiting.append(pending)
                 return None
-            # No slot for the copy of a state: the next shallower boundary, at last 0.
+            # No slot, as in `at_once`.
             await self._book.give_back(record)
             limit = boundary - parts.page
 
-    async def at_once(self, msg: m.Acquire) -> m.Acquired:
-        """Lease what L1 has now, for a message that does not `wait`."""
-        acquired = await self.attempt(PendingAcquire(msg, None, 0))
-        if acquired is None:
-            raise IntegrityError("an acquire that does not wait has waited")
-        return acquired
-
     async def _claim(
-        self, record: LeaseRecord, walked: c.Walked, *, host: bool, limit: int | None
-    ) -> tuple[_Missing, list[int]]:
+        self, msg: m.Acquire, walked: c.Walked, limit: int | None, *, host: bool
+    ) -> tuple[LeaseRecord, _Lacking]:
         """Let the components agree on a boundary and lock what it needs, one message each.
 
-        Answers what of that L1 lacks, and the operations that bring what is on its way. Who is asked
-        first is most likely to lower the boundary: states stand far apart, windows may have holes,
-        and FULL is there wherever they are. When somebody lowers what others have locked already,
-        all of it is taken back and asked anew.
+        Answers the lease of it, and what of that L1 lacks. Who is asked first is most likely to
+        lower the boundary: states stand far apart, windows may have holes, and FULL is there
+        wherever they are. When somebody lowers what others have locked already, all of it is taken
+        back and asked anew.
         """
-        missing: _Missing = []
-        joins: list[int] = []
-        path, ends, partial = walked.path, walked.ends, walked.partial
-        end = ends[-1] if ends else 0
+        parts, path, ends, partial = self._parts, walked.path, walked.ends, walked.partial
+        shares = tuple(map(Share, parts.all))
+        lacking: _Lacking = []
+        if not path:
+            return self._book.new_lease(msg, shares), lacking
+        end = ends[-1]
         boundary = end if limit is None else limit
-        now = self._parts.tick()
+        now = parts.tick()
         while boundary > 0:
-            first = True
-            for part in self._parts.asking:
-                claimed: c.Claimed = await part.ref.ask(
-                    c.Claim(path, ends, boundary, partial, host, now, record.priority)
-                )
-                locked, share = claimed.lock, record.shares[part.index]
+            claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
+            for part in parts.asking:
+                claimed: c.Claimed = await part.ref.ask(claim)
+                locked = claimed.lock
                 if locked is not None:
-                    share.hold(locked)
-                    if locked.missing:
-                        missing.append((part, locked.missing))
-                    if locked.joins:
-                        joins += locked.joins
-                lowered = claimed.boundary < boundary
-                boundary = claimed.boundary
-                if not boundary or (lowered and not first):
-                    break
-                first = False
+                    shares[part.index].hold(locked, claimed.boundary)
+                    if locked.missing or locked.joins:
+                        lacking.append((part, locked))
+                if claimed.boundary < boundary:
+                    boundary = claimed.boundary
+                    if part is not parts.asking[0]:
+                        await self._unlock(shares)
+                        # States are claimed without a lock: they are forgotten with the shares.
+                        shares, lacking = tuple(map(Share, parts.all)), []
+                        break
+                    if not boundary:
+                        break
+                    claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
             else:
                 if not partial or boundary < end:
                     break
                 upper = await self._splitter.split(path[-1], boundary)
                 path, partial = (*path[:-1], upper), False
-                continue
-            await self._unlock(record)
-            missing, joins = [], []
-        if boundary:
-            anchor = path[-1] if boundary == end else path[bisect_left(ends, boundary)]
-            record.anchored(anchor, boundary)
-        record.full = boundary
-        if boundary < end:
-            record.full = await self._planner.alone(walked, host=host)
-        return missing, joins
+        if boundary == end:
+            return self._book.new_lease(msg, shares, path[-1], end, end), lacking
+        anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
+        full = await self._planner.alone(walked, host=host)
+        return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
 
-    async def _unlock(self, record: LeaseRecord) -> None:
-        for share in record.shares:
+    @staticmethod
+    async def _unlock(shares: tuple[Share, ...]) -> None:
+        for share in shares:
             if share.receipts:
                 await share.part.ref.ask(c.Unlock(share.receipts))
-            # Also where there is no lock: a state is claimed without, and would be copied.
-            share.receipts, share.low_end, share.start, share.pages = (), 0, 0, b""
 
     def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
-        if pending.searched or not pending.msg.wait:
+        if pending.searched:
             return False
         left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
         return left >= self._book.prefetch_threshold
@@ -205,57 +216,57 @@ class Acquiring:
             record.shares[part.index].slot = slot
         return True
 
-    async def _resumed(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
-        """Finish a lease that had to wait for its pages; None where they did not all come."""
+    async def _resumed(self, record: LeaseRecord, stream: int) -> bool:
+        """Complete a lease that had to wait for its pages; False where they did not all come."""
         for share in record.shares:
             if share.receipts and not share.pages:
                 table: c.Locked = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
-                    return None
+                    return False
                 share.start, share.pages = table.start, table.pages
-        return await self.finish(pending, record)
+        return await self._copy_states(record, stream)
 
-    async def finish(self, pending: PendingAcquire, record: LeaseRecord) -> m.Acquired | None:
-        """Answer the page tables, with states copied and unlocked; None: no slot for a copy."""
-        length, stream = record.published, pending.msg.stream
+    async def _copy_states(self, record: LeaseRecord, stream: int) -> bool:
+        """Copy the states that a lease has found into slots of its own; False: no slot for a copy.
+
+        A state need not be locked where nobody has waited: making room spares it, as it is pinned,
+        and its node's FULL is locked. Those that are locked are unlocked.
+        """
+        for part in self._parts.snapshots:
+            share = record.shares[part.index]
+            if not share.pages:
+                continue
+            if share.slot:
+                copy = t.CopyState(part.name, share.pages, share.slot, stream)
+                self._room.captured(await self._parts.l1.ask(copy))
+            else:
+                pinned = frozenset((record.anchor,))
+                slot = await self._room.clone(part, share.pages, stream, pinned)
+                if isinstance(slot, t.Short):
+                    return False
+                share.slot = slot
+            if share.receipts:
+                await part.ref.ask(c.Unlock(share.receipts))
+                share.receipts = ()
+        return True
+
+    def answer(self, record: LeaseRecord, waited: PendingAcquire | None = None) -> m.Acquired:
+        """Answer a lease whose states are copied: its page tables and slots."""
+        length, full = record.published, record.full
+        hit = m.HitTokens(length)
+        if waited is not None:
+            waited.record = None
+            full = max(full, waited.full)
+            if waited.device < length:
+                l2 = min(waited.host, length) - waited.device
+                hit = m.HitTokens(waited.device, l2, length - waited.device - l2)
         starts: list[int] = []
         pages: list[bytes] = []
         for share in record.shares:
             starts.append(share.start)
-            if not share.part.snapshot:
-                pages.append(share.pages)
-            elif not share.pages or await self._copy(share, record.anchor, stream):
-                pages.append(share.slot)
-            else:
-                return None
+            pages.append(share.slot or share.pages)
             share.pages = b""
-        pending.record = None
-        hit = m.HitTokens(length)
-        if pending.device < length:
-            l2 = min(pending.host, length) - pending.device
-            hit = m.HitTokens(pending.device, l2, length - pending.device - l2)
-        full = max(record.full, pending.full)
         return m.Acquired(record.id, length, full, hit, tuple(starts), tuple(pages))
-
-    async def _copy(self, share: Share, anchor: int, stream: int) -> bool:
-        """Copy the state that a share has found into a slot of its own; unlock it if it is locked.
-
-        It need not be locked where nobody has waited: making room spares it, as it is pinned, and its
-        node's FULL is locked.
-        """
-        part = share.part
-        if share.slot:
-            copy = t.CopyState(part.name, share.pages, share.slot, stream)
-            self._room.captured(await self._parts.l1.ask(copy))
-        else:
-            slot = await self._room.clone(part, share.pages, stream, frozenset((anchor,)))
-            if isinstance(slot, t.Short):
-                return False
-            share.slot = slot
-        if share.receipts:
-            await part.ref.ask(c.Unlock(share.receipts))
-            share.receipts = ()
-        return True
 
     async def fail(self, pending: PendingAcquire) -> None:
         """Let go of what a failed arrival was to complete; what L1 has must do."""

@@ -19,21 +19,21 @@ from ..components import messages as c
 from ..tiers import messages as t
 from . import messages as m
 from .acquiring import Acquiring, LeaseBook
-from .leases import LeaseRecord
+from .leases import LeaseRecord, Share
 from .messages import PAGE
 from .parts import Part, Parts
-from .pending import PendingAcquire
 from .planning import Planner
 from .room import Room
 
 
 class _Entry:
-    """One request of a batch: its walk, its lease, and how far the components agree so far."""
+    """One request of a batch: its walk, its shares, and how far the components agree so far."""
 
-    __slots__ = ("boundary", "good", "record", "walked")
+    __slots__ = ("boundary", "good", "msg", "shares", "walked")
 
-    def __init__(self, record: LeaseRecord, walked: c.Walked) -> None:
-        self.record = record
+    def __init__(self, msg: m.Acquire, shares: tuple[Share, ...], walked: c.Walked) -> None:
+        self.msg = msg
+        self.shares = shares
         self.walked = walked
         self.boundary = walked.ends[-1] if walked.ends else 0
         self.good = True
@@ -53,24 +53,23 @@ class Batching:
 
     async def acquire(self, msg: m.AcquireBatch) -> tuple[m.Acquired, ...]:
         """Lease for each request what is reusable from L1 now."""
-        walks = tuple([self._planner.walk_of(each.namespace, each.tokens) for each in msg.requests])
-        walked: tuple[c.Walked, ...] = await self._parts.tree.ask(c.WalkMany(walks))
+        parts = self._parts
+        walks = tuple([self._planner.walk_of(each) for each in msg.requests])
+        walked: tuple[c.Walked, ...] = await parts.tree.ask(c.WalkMany(walks))
         entries = [
-            _Entry(self._book.new_lease(each), path)
+            _Entry(each, tuple(map(Share, parts.all)), path)
             for each, path in zip(msg.requests, walked, strict=True)
         ]
-        now = self._parts.tick()
-        for part in self._parts.asking:
+        now = parts.tick()
+        for part in parts.asking:
             await self._claim(part, entries, now)
-        for entry in entries:
-            if entry.good:
-                await self._anchor(entry)
-        for part in self._parts.snapshots:
+        records = [await self._lease(entry) for entry in entries]
+        for part in parts.snapshots:
             await self._copy(part, entries, msg.requests[0].stream)
         return tuple(
             [
-                await self._finish(entry, each)
-                for entry, each in zip(entries, msg.requests, strict=True)
+                await self._finish(entry, record)
+                for entry, record in zip(entries, records, strict=True)
             ]
         )
 
@@ -88,7 +87,7 @@ class Batching:
                     entry.walked.partial,
                     host=False,
                     now=now,
-                    priority=entry.record.priority,
+                    priority=entry.msg.priority,
                 )
                 for entry in asked
             ]
@@ -96,23 +95,24 @@ class Batching:
         first = part is self._parts.asking[0]
         answers: tuple[c.Claimed, ...] = await part.ref.ask(c.ClaimMany(claims))
         for entry, claimed in zip(asked, answers, strict=True):
-            locked, share = claimed.lock, entry.record.shares[part.index]
+            locked = claimed.lock
             entry.good = locked is not None or not claimed.boundary
             if claimed.boundary < entry.boundary and not first:
                 entry.good = False
             entry.boundary = claimed.boundary
             if locked is not None:
-                share.hold(locked)
+                entry.shares[part.index].hold(locked, claimed.boundary)
 
-    async def _anchor(self, entry: _Entry) -> None:
-        record, walked, boundary = entry.record, entry.walked, entry.boundary
-        end = walked.ends[-1] if walked.ends else 0
-        if boundary:
-            anchor = walked.path[bisect_left(walked.ends, boundary)]
-            record.anchored(anchor, boundary)
-        record.full = boundary
-        if boundary < end:
-            record.full = await self._planner.alone(walked, host=False)
+    async def _lease(self, entry: _Entry) -> LeaseRecord:
+        """Register the lease of what was locked; where that is no good, to be given back."""
+        walked, boundary = entry.walked, entry.boundary
+        if not (entry.good and walked.path):
+            return self._book.new_lease(entry.msg, entry.shares)
+        anchor = walked.path[bisect_left(walked.ends, boundary)] if boundary else c.ROOT
+        full = boundary
+        if boundary < walked.ends[-1]:
+            full = await self._planner.alone(walked, host=False)
+        return self._book.new_lease(entry.msg, entry.shares, anchor, boundary, full)
 
     async def _copy(self, part: Part, entries: list[_Entry], stream: int) -> None:
         """Copy all states that were found, in one go, if that many slots are free."""
@@ -129,20 +129,14 @@ class Batching:
                 entry.good = False
             return
         slots = got.pages[0]
-        source = b"".join([entry.record.shares[index].pages for entry in found])
+        source = b"".join([entry.shares[index].pages for entry in found])
         self._room.captured(await self._parts.l1.ask(t.CopyState(part.name, source, slots, stream)))
         for number, entry in enumerate(found):
-            entry.record.shares[index].slot = slots[number * PAGE : (number + 1) * PAGE]
-            entry.record.shares[index].pages = b""
+            entry.shares[index].slot = slots[number * PAGE : (number + 1) * PAGE]
 
-    async def _finish(self, entry: _Entry, msg: m.Acquire) -> m.Acquired:
+    async def _finish(self, entry: _Entry, record: LeaseRecord) -> m.Acquired:
         """Answer one request, by the way of a single acquire where the batch could not serve it."""
         if entry.good:
-            acquired = await self._acquiring.finish(
-                PendingAcquire(msg, None, 0, host=entry.boundary, device=entry.boundary),
-                entry.record,
-            )
-            if acquired is not None:
-                return acquired
-        await self._book.give_back(entry.record)
-        return await self._acquiring.at_once(msg)
+            return self._acquiring.answer(record)
+        await self._book.give_back(record)
+        return await self._acquiring.at_once(entry.msg)

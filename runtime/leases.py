@@ -22,15 +22,18 @@ class Share(msgspec.Struct, eq=False):
     low_end: int = 0
     start: int = 0
     own_start: int = 0
-    own: bytearray = msgspec.field(default_factory=bytearray)
+    own: bytearray = bytearray()
     slot: bytes = b""
     pages: bytes = b""
-    kept: list[tuple[int, bytes]] = msgspec.field(default_factory=list[tuple[int, bytes]])
+    kept: list[tuple[int, bytes]] = []
 
-    def hold(self, locked: Locked) -> None:
-        """Note what the component has locked for the lease, and the page table of it."""
-        self.receipts, self.low_end = locked.receipts, locked.low_end
-        self.start, self.pages = locked.start, locked.pages
+    def hold(self, locked: Locked, end: int) -> None:
+        """Note what the component has locked for a lease up to a boundary, and the page table of it."""
+        self.receipts = locked.receipts
+        self.low_end = locked.low_end
+        self.start = locked.start
+        self.own_start = end
+        self.pages = locked.pages
 
 
 class LeaseRecord(msgspec.Struct, eq=False):
@@ -53,7 +56,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
     passed: int = 0
     extent: int = 0
     full: int = 0
-    generated: bytearray = msgspec.field(default_factory=bytearray)
+    generated: bytearray = bytearray()
 
     @property
     def known(self) -> int:
@@ -69,10 +72,3 @@ class LeaseRecord(msgspec.Struct, eq=False):
         if low >= prompt:
             return bytes(self.generated[low - prompt : high - prompt])
         return self.prompt[low:] + bytes(self.generated[: high - prompt])
-
-    def anchored(self, node: int, end: int) -> None:
-        """Stand at a node of the tree: everything before its end, whole pages, is the tree's."""
-        self.anchor = node
-        self.published = self.computed = self.passed = self.extent = end
-        for share in self.shares:
-            share.own_start = end

@@ -25,7 +25,7 @@ class PendingAcquire(msgspec.Struct, eq=False):
     started: int
     token: Any = None
     record: LeaseRecord | None = None
-    ops: set[int] = msgspec.field(default_factory=set[int])
+    ops: set[int] = set()
     searched: bool = False
     settle_for_device: bool = False
     device: int = -1

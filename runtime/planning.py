@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..components import messages as c
-from .messages import TOKEN, Explain, Peek, Peeked
+from .messages import TOKEN, Acquire, Explain, Peek, Peeked
 from .parts import Part, Parts
 
 
@@ -15,7 +15,6 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     `full` is how far the base component alone would go.
     """
 
-    walked: c.Walked
     boundary: int
     resident: bool
     full: int
@@ -37,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 def reusable_tokens(tokens: bytes, page: int) -> int:
     """Answer how many tokens of a prompt may be reused at most: whole pages, and never the last token."""
     count = len(tokens) // TOKEN
-    return max(0, count - 1) // page * page
+    return (count - 1) // page * page if count else 0
 
 
 class Planner:
@@ -46,14 +45,10 @@ class Planner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def walk_of(self, namespace: bytes, tokens: bytes) -> c.Walk:
+    def walk_of(self, msg: Acquire | Peek | Explain) -> c.Walk:
         """Ask for what of a prompt may be reused."""
-        return c.Walk(namespace, tokens, c.ROOT, reusable_tokens(tokens, self._parts.page) * TOKEN)
-
-    async def walk(self, namespace: bytes, tokens: bytes) -> c.Walked:
-        """Follow what of a prompt may be reused."""
-        walked: c.Walked = await self._parts.tree.ask(self.walk_of(namespace, tokens))
-        return walked
+        size = reusable_tokens(msg.tokens, self._parts.page) * TOKEN
+        return c.Walk(msg.namespace, msg.tokens, c.ROOT, size)
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:
         """Answer how far the base component alone would go."""
@@ -65,7 +60,7 @@ class Planner:
     async def agree(self, walked: c.Walked, *, host: bool) -> Plan:
         """Take the least answer and ask again with it as the limit, until nobody lowers it."""
         if not walked.path:
-            return Plan(walked, 0, resident=True, full=0)
+            return Plan(0, resident=True, full=0)
         boundary = walked.ends[-1]
         full = -1
         settled: Part | None = None
@@ -73,7 +68,7 @@ class Planner:
         while True:
             for part in self._parts.all:
                 if part is settled:
-                    return Plan(walked, boundary, resident, full)
+                    return Plan(boundary, resident, full)
                 reached: c.Reached = await part.ref.ask(
                     c.Reach(walked.path, walked.ends, boundary, walked.partial, host)
                 )
@@ -82,22 +77,23 @@ class Planner:
                 if reached.boundary < boundary or settled is None:
                     boundary, settled, resident = reached.boundary, part, reached.resident
                     if not boundary:
-                        return Plan(walked, 0, resident=True, full=full)
+                        return Plan(0, resident=True, full=full)
                 else:
                     resident = resident and reached.resident
 
     async def peek(self, msg: Peek) -> Peeked:
         """Answer how far a prompt could be reused."""
-        lower = await self.agree(await self.walk(msg.namespace, msg.tokens), host=True)
+        walked: c.Walked = await self._parts.tree.ask(self.walk_of(msg))
+        lower = await self.agree(walked, host=True)
         if lower.resident:
             return Peeked(lower.boundary, lower.boundary, lower.full)
-        device = await self.agree(lower.walked, host=False)
+        device = await self.agree(walked, host=False)
         return Peeked(lower.boundary, device.boundary, lower.full)
 
     async def explain(self, msg: Explain) -> tuple[Verdict, ...]:
         """Answer, per component on its own, how far it would go and what stops it."""
         limit = reusable_tokens(msg.tokens, self._parts.page)
-        walked = await self.walk(msg.namespace, msg.tokens)
+        walked: c.Walked = await self._parts.tree.ask(self.walk_of(msg))
         end = walked.ends[-1] if walked.ends else 0
         verdicts: list[Verdict] = []
         for part in self._parts.all:

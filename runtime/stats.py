@@ -57,25 +57,32 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counters:
-    """What the cache actor counts itself."""
+    """What the cache actor counts itself; of the reused tokens, `lower` were on L2 and L3."""
 
-    __slots__ = ("hits", "published", "requests", "tokens")
+    __slots__ = ("lower", "published", "requests", "reused", "tokens")
 
     def __init__(self) -> None:
         self.requests = 0
         self.tokens = 0
-        self.hits = [0, 0, 0]
+        self.reused = 0
+        self.lower = [0, 0]
         self.published = 0
 
     def acquired(self, msg: m.Acquire, acquired: m.Acquired) -> None:
         """Count one answered acquire."""
         self.requests += 1
         self.tokens += len(msg.tokens) // TOKEN
-        hit, hits = acquired.hit, self.hits
-        hits[0] += hit.l1
-        if hit.l2 or hit.l3:
-            hits[1] += hit.l2
-            hits[2] += hit.l3
+        self.reused += acquired.length
+        hit = acquired.hit
+        if hit.l1 != acquired.length:
+            self.lower[0] += hit.l2
+            self.lower[1] += hit.l3
+
+    @property
+    def hits(self) -> tuple[int, int, int]:
+        """Reused tokens by the tier that held them."""
+        l2, l3 = self.lower
+        return self.reused - l2 - l3, l2, l3
 
 
 def count_totals(
@@ -91,7 +98,7 @@ def count_totals(
     return Totals(
         requests=counters.requests,
         tokens=counters.tokens,
-        hits=tuple(counters.hits),
+        hits=counters.hits,
         components=tuple(
             ComponentStats(
                 part.name,

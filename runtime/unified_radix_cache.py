@@ -37,6 +37,8 @@ from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
 from .transfers import Transfers
 
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+
 
 class GiveUp(m.Message, frozen=True):
     """Askers left before their answers: give back what was held for them."""
@@ -113,27 +115,39 @@ class UnifiedRadixCache(Coordinator):
 
     # -- leases ---------------------------------------------------------------------------------------
 
-    def new_lease(self, msg: m.Acquire) -> LeaseRecord:
+    def new_lease(
+        self,
+        msg: m.Acquire,
+        shares: tuple[Share, ...],
+        anchor: int = c.ROOT,
+        end: int = 0,
+        full: int = 0,
+    ) -> LeaseRecord:
         """Register a lease; what it holds can be explained from here on."""
-        self._last_lease += 1
-        id = self._last_lease
-        shares = tuple(map(Share, self._parts.all))
-        record = LeaseRecord(id, msg.namespace, msg.tokens, msg.priority, shares)
-        self._leases[id] = record
+        id = self._last_lease = self._last_lease + 1
+        record = self._leases[id] = LeaseRecord(
+            id, msg.namespace, msg.tokens, msg.priority, shares, anchor, end, end, end, end, full
+        )
         return record
 
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where payload must be fetched first."""
-        trace = self.trace
-        pending = PendingAcquire(msg, trace, 0 if trace is None else self._report.begin())
-        acquired = await self._acquiring.attempt(pending)
-        if acquired is None:
-            pending.token = self.defer()
-            self._acquiring.waiting[pending.token] = pending
-            return None
-        self._acquired(msg, acquired, pending.trace, pending.started)
-        if self._parts.l2 is not None:
+        trace, lower = self.trace, self._parts.l2 is not None
+        started = 0 if trace is None else self._report.begin()
+        if lower and msg.wait:
+            pending = PendingAcquire(msg, trace, started)
+            acquired = await self._acquiring.attempt(pending)
+            if acquired is None:
+                pending.token = self.defer()
+                self._acquiring.waiting[pending.token] = pending
+                return None
+        else:
+            acquired = await self._acquiring.at_once(msg)
+        self._counters.acquired(msg, acquired)
+        if trace is not None:
+            self._acquired(msg, acquired, trace, started)
+        if lower:
             self._wake()
         return acquired
 
@@ -143,26 +157,24 @@ class UnifiedRadixCache(Coordinator):
         started = self._report.now()
         leased = await self._batching.acquire(msg)
         for request, acquired, trace in zip(msg.requests, leased, msg.traces, strict=True):
-            self._acquired(request, acquired, trace, started)
+            self._counters.acquired(request, acquired)
+            if trace is not None:
+                self._acquired(request, acquired, trace, started)
         if self._parts.l2 is not None:
             self._wake()
         return leased
 
-    def _acquired(
-        self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
-    ) -> None:
-        self._counters.acquired(msg, acquired)
-        if trace is not None:
-            self._report.done(
-                AcquireDone,
-                started,
-                trace,
-                tokens=len(msg.tokens) // TOKEN,
-                length=acquired.length,
-                l1_tokens=acquired.hit.l1,
-                l2_tokens=acquired.hit.l2,
-                l3_tokens=acquired.hit.l3,
-            )
+    def _acquired(self, msg: m.Acquire, acquired: m.Acquired, trace: Trace, started: int) -> None:
+        self._report.done(
+            AcquireDone,
+            started,
+            trace,
+            tokens=len(msg.tokens) // TOKEN,
+            length=acquired.length,
+            l1_tokens=acquired.hit.l1,
+            l2_tokens=acquired.hit.l2,
+            l3_tokens=acquired.hit.l3,
+        )
 
     async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
         for pending in waiting:
@@ -172,7 +184,9 @@ class UnifiedRadixCache(Coordinator):
             acquired = await self._acquiring.attempt(pending)
             if acquired is not None:
                 del self._acquiring.waiting[pending.token]
-                self._acquired(pending.msg, acquired, pending.trace, pending.started)
+                self._counters.acquired(pending.msg, acquired)
+                if pending.trace is not None:
+                    self._acquired(pending.msg, acquired, pending.trace, pending.started)
                 pending.token.reply(acquired)
 
     @handles(m.Extend)
@@ -271,15 +285,15 @@ class UnifiedRadixCache(Coordinator):
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
-                share.receipts = ()
-            if share.own:
-                free.append((part.name, bytes(share.own), 0))
-            if share.slot:
+            if not part.snapshot:
+                if share.own:
+                    free.append((part.name, bytes(share.own), 0))
+            elif share.slot:
                 free.append((part.name, share.slot, 0))
-            if share.kept:
-                free += [(part.name, slot, 0) for _, slot in share.kept]
+                for _, slot in share.kept:
+                    free.append((part.name, slot, 0))
         if free:
-            await self._room.give_back(Tier.L1, free)
+            await self._room.give_back(_L1, free)
 
     # -- askers that left -----------------------------------------------------------------------------
 
@@ -331,9 +345,15 @@ class UnifiedRadixCache(Coordinator):
     # -- between tiers --------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Have the background looked after, once, by the actor's own task; tell who waits for quiet."""
+        """Have the background looked after, once, by the actor's own task; tell who waits for quiet.
+
+        What is due while a copy or a save is under way is looked after when that is over.
+        """
         self._settled()
-        if not self._woken and (self._room.due.dirty or self._room.due.unsaved):
+        if self._woken:
+            return
+        due, busy = self._room.due, self._transfers.busy
+        if (due.dirty and not busy("backup")) or (due.unsaved and not busy("save")):
             self._woken = True
             self.ref.tell(m.Background())
 
