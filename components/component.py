@@ -32,7 +32,8 @@ class ComponentActor(CoverageActor):
         start = self._one_range(anchor_end, held) if msg.relock else anchor_end
         low: Record | None = None
         used = planted = locked = 0
-        for node, end in zip(msg.path, ends, strict=True):
+        for index, node in enumerate(msg.path):
+            end = ends[index]
             kids = [0, 0] if presence.base else NO_KIDS
             above = record
             record = Record(node, above, above.end, end, msg.now, msg.priority, kids)

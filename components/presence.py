@@ -20,20 +20,18 @@ from .records import PAGE, Payload, Record, root_record
 _NOWHERE = [None, None]
 
 
-class Withdrawal:
+class Withdrawal(msgspec.Struct, eq=False):
     """What leaves nodes on one tier in one step; `Presence.freed` answers it.
 
     `busy` pages are still being copied, `kept` ones stay on the other tier.
     """
 
-    __slots__ = ("busy", "free", "gone", "kept", "nodes", "pending")
-
-    def __init__(self) -> None:
-        self.free: list[PageList] = []
-        self.pending: list[tuple[int, PageList]] = []
-        self.nodes: list[int] = []
-        self.gone: list[int] = []
-        self.busy = self.kept = 0
+    free: list[PageList] = []
+    pending: list[tuple[int, PageList]] = []
+    nodes: list[int] = []
+    gone: list[int] = []
+    busy: int = 0
+    kept: int = 0
 
 
 class Presence:

@@ -49,34 +49,29 @@ class Publishing:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
         page = self._parts.page
         upto = msg.upto // page * page
-        if upto <= record.published:
-            return self._nothing(record)
-        start, anchor = record.published, record.anchor
-        grown: c.Grown | c.Walked
-        grown = await self._tree.ask(self._insert(record, start, upto, anchor))
-        if isinstance(grown, c.Grown):
-            return await self._hand_over(record, _NO_NODES, grown)
-        walked, upto = await self._before_arrivals(record, grown, upto)
-        if upto <= record.published:
-            return self._nothing(record)
-        known = await self._cut(record, walked, upto)
-        new: c.Grown | c.Walked = _NO_NODES
-        end, parent = start, anchor
-        if known.path:
-            end, parent = known.ends[-1], known.path[-1]
-        if end < upto:  # the walk ended there, so nothing below agrees
-            new = await self._tree.ask(self._insert(record, end, upto, parent))
-        return await self._hand_over(record, known, new)
-
-    @staticmethod
-    def _nothing(record: LeaseRecord) -> Result:
+        patches: list[tuple[int, int, bytes]] = []
+        gained: list[int] = []
+        if upto > record.published:
+            grown: c.Grown | c.Walked = await self._tree.ask(self._insert(record, upto))
+            if isinstance(grown, c.Walked):  # others have published some of it
+                walked, upto = await self._before_arrivals(record, grown, upto)
+                known = await self._cut(record, walked, upto)
+                if known.path:
+                    await self._adopt(record, known, patches, gained)
+                if upto > record.published:  # the walk ended there, so nothing below agrees
+                    grown = await self._tree.ask(self._insert(record, upto))
+            if isinstance(grown, c.Grown):
+                await self._grow(record, grown)
+                gained += grown.path
         starts = tuple([share.start for share in record.shares])
-        return Result(m.Published(record.published, (), starts), ())
+        published = m.Published(record.published, tuple(patches), starts)
+        return Result(published, tuple(gained))
 
-    def _insert(self, record: LeaseRecord, start: int, end: int, parent: int) -> c.Insert:
-        """Ask for own tokens below a node; answered by a Walked where some are there already."""
-        cuts = self._cuts(record, start, end)
-        return c.Insert(record.namespace, record.key(start, end), parent, cuts)
+    def _insert(self, record: LeaseRecord, upto: int) -> c.Insert:
+        """Ask for own tokens below the anchor; answered by a Walked where some are there already."""
+        start = record.published
+        cuts = self._cuts(record, start, upto)
+        return c.Insert(record.namespace, record.key(start, upto), record.anchor, cuts)
 
     async def _before_arrivals(
         self, record: LeaseRecord, walked: c.Walked, upto: int
@@ -121,70 +116,77 @@ class Publishing:
                         cuts.add(low - low % page)
         return tuple(sorted(cuts)) if cuts else ()
 
-    async def _hand_over(
-        self, record: LeaseRecord, known: c.Grown, new: c.Grown | c.Walked
-    ) -> Result:
-        """Let every component take its share over: to nodes that were there, and to new ones below."""
-        now, priority = self._parts.tick(), record.priority
-        parent, nodes, ends = record.anchor, new.path, new.ends
-        if known.path:
-            parent = known.path[-1]
-            nodes, ends = (*known.path, *nodes), (*known.ends, *ends)
+    async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
+        """Let every component take its share over to new nodes; the lease stands at their end then."""
+        now, path, ends = self._parts.tick(), new.path, new.ends
         upto = ends[-1]
-        gained: list[int] = []
-        patches: list[tuple[int, int, bytes]] = []
-        free: list[tuple[str, bytes, int]] = []
-        starts: list[int] = []
         for share in record.shares:
-            part, own = share.part, share.own_start
+            part = share.part
             if part.snapshot:
                 if share.kept:
-                    states = self._states(record, share, nodes, ends)
-                    kept: c.Adopted = await part.ref.ask(c.Keep(_L1, states, now, priority))
-                    gained += kept.attached
-                    if kept.free:
-                        free.append((part.name, kept.free, 0))
-                starts.append(share.start)
+                    await self._keep(record, share, new, now)
                 continue
-            if known.path:
-                pages = self._handed(share, known.ends[-1])
-                adopted: c.Adopted = await part.ref.ask(
-                    c.Adopt(_L1, known.path, known.ends, own, pages, now, priority)
+            own, pages = share.own_start, self._handed(share, upto)
+            relocked: c.Relocked = await part.ref.ask(
+                c.Grow(
+                    _L1,
+                    record.anchor,
+                    path,
+                    ends,
+                    own,
+                    pages,
+                    share.receipts,
+                    True,
+                    now,
+                    record.priority,
                 )
-                gained += adopted.attached
-                if adopted.free:
-                    free.append((part.name, adopted.free, 0))
-                patches += [(part.index, at, mine) for at, mine in adopted.patches]
-                own = share.own_start
-            relocked: c.Relocked
-            if new.path:
-                pages = self._handed(share, upto)
-                relocked = await part.ref.ask(
-                    c.Grow(
-                        _L1,
-                        parent,
-                        new.path,
-                        new.ends,
-                        own,
-                        pages,
-                        share.receipts,
-                        True,
-                        now,
-                        priority,
-                    )
-                )
+            )
+            self._move(share, relocked, upto)
+        record.anchor, record.published = path[-1], upto
+
+    async def _adopt(
+        self,
+        record: LeaseRecord,
+        known: c.Grown,
+        patches: list[tuple[int, int, bytes]],
+        gained: list[int],
+    ) -> None:
+        """Let every component take its share over to nodes that are there; the lease goes on to their end.
+
+        Notes what replaces duplicates, and the nodes that gained payload.
+        """
+        now, path, ends, priority = self._parts.tick(), known.path, known.ends, record.priority
+        anchor, upto = path[-1], ends[-1]
+        free: list[tuple[str, bytes, int]] = []
+        for share in record.shares:
+            part = share.part
+            adopted: c.Adopted
+            if not part.snapshot:
+                own, pages = share.own_start, self._handed(share, upto)
+                adopt = c.Adopt(_L1, path, ends, own, pages, now, priority)
+                adopted = await part.ref.ask(adopt)
+                self._move(share, await part.ref.ask(c.Relock(anchor, share.receipts)), upto)
+            elif share.kept:
+                adopted = await self._keep(record, share, known, now)
             else:
-                relocked = await part.ref.ask(c.Relock(parent, share.receipts))
-            share.receipts, share.low_end = relocked.receipts, relocked.low_end
-            if not part.base:
-                # The table begins where the locks do: what lies before is the tree's to evict.
-                share.start = max(share.start, part.rule.keep_from(upto))
-            starts.append(share.start)
+                continue
+            patches += [(part.index, at, mine) for at, mine in adopted.patches]
+            gained += adopted.attached
+            if adopted.free:
+                free.append((part.name, adopted.free, 0))
         if free:
             await self._room.give_back(_L1, free)
-        record.anchor, record.published = nodes[-1], upto
-        published = m.Published(upto, tuple(patches), tuple(starts))
-        return Result(published, (*gained, *new.path))
+        record.anchor, record.published = anchor, upto
+
+    @staticmethod
+    def _move(share: Share, relocked: c.Relocked, upto: int) -> None:
+        """Note that a share's locks have moved to the need of `upto`.
+
+        Its table begins where they do: what lies before is the tree's to evict.
+        """
+        share.receipts, share.low_end = relocked.receipts, relocked.low_end
+        if not share.part.base:
+            share.start = max(share.start, share.part.rule.keep_from(upto))
 
     def _handed(self, share: Share, upto: int) -> bytes:
         """Take the private pages up to `upto` out of a share."""
@@ -197,18 +199,20 @@ class Publishing:
         return pages
 
     @staticmethod
-    def _states(
-        record: LeaseRecord, share: Share, nodes: tuple[int, ...], ends: tuple[int, ...]
-    ) -> tuple[tuple[int, int, int, bytes], ...]:
-        """Take the snapshots that stand on the path out of a share, each with the node it stands at."""
+    async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:
+        """Hand over the snapshots that stand at the ends of nodes below the anchor."""
+        path, ends = nodes.path, nodes.ends
         states: list[tuple[int, int, int, bytes]] = []
-        above = share.kept
-        share.kept = []
-        for at, slot in above:
+        rest: list[tuple[int, bytes]] = []
+        for at, slot in share.kept:
             if at > ends[-1]:
-                share.kept.append((at, slot))
+                rest.append((at, slot))
                 continue
             place = ends.index(at)
             start = ends[place - 1] if place else record.published
-            states.append((nodes[place], start, at, slot))
-        return tuple(states)
+            states.append((path[place], start, at, slot))
+        share.kept = rest
+        adopted: c.Adopted = await share.part.ref.ask(
+            c.Keep(_L1, tuple(states), now, record.priority)
+        )
+        return adopted
