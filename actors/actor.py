@@ -105,7 +105,7 @@ class Actor:
     @property
     def trace(self) -> Trace | None:
         """The trace of the message being handled, None where its request is not sampled."""
-        return self.ref.system.trace
+        return (self.life or self.ref).system.trace  # every operation asks: one property, not two
 
     @property
     def deadline(self) -> float:
