@@ -13,7 +13,8 @@ import msgspec
 from ..errors import IntegrityError
 from ..spec import Tier
 from .eviction import EvictionIndex
-from .messages import ROOT, Freed, PageList
+from .messages import ROOT, PageList
+from .move_messages import Freed
 from .policies import Key
 from .records import PAGE, Payload, Record, root_record
 

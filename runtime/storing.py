@@ -7,6 +7,7 @@ is saved as far back as the chunk's own boundary needs it, a snapshot where it s
 from __future__ import annotations
 
 from ..components import messages as c
+from ..components.move_messages import Read, Slice, Unbacked
 from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
@@ -90,7 +91,7 @@ class Storing:
     async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
         """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
         first = end - self._parts.chunk
-        found: c.Slice = await part.ref.ask(c.Read(op, node, first, end))
+        found: Slice = await part.ref.ask(Read(op, node, first, end))
         if not found.pages:
             return None
         if not part.snapshot:
@@ -327,5 +328,5 @@ class Storing:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return not await self._parts.base.ref.ask(c.Unbacked((node,), climb=True))
+                return not await self._parts.base.ref.ask(Unbacked((node,), climb=True))
         return False
