@@ -23,6 +23,7 @@ from .move_messages import (
 )
 from .presence import Withdrawal
 from .records import NO_KIDS, PAGE, Payload, Record
+from .tables import pages_between
 
 
 class ComponentActor(CoverageActor):
@@ -40,8 +41,9 @@ class ComponentActor(CoverageActor):
         records, presence, tier, page = self._records, self._presence, msg.tier, self._page
         ends, own, pages, held = msg.ends, msg.own, msg.pages, msg.held
         parent = record = records[msg.parent]
-        anchor_end = ends[-1] if ends else parent.end
-        start = self._one_range(anchor_end, held) if msg.relock else anchor_end
+        start = ends[-1]
+        if msg.relock and len(held) < 2:
+            start = self._one_range(start)
         low: Record | None = None
         used = planted = locked = 0
         for index, node in enumerate(msg.path):
@@ -98,7 +100,6 @@ class ComponentActor(CoverageActor):
                 patches.append((first, payload.pages[(first - record.start) // page * PAGE :]))
             elif first == record.start:
                 presence.attach(record, tier, mine)
-                presence.requeue(record, tier)
                 attached.append(node)
             else:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
@@ -123,7 +124,6 @@ class ComponentActor(CoverageActor):
                 free.append(slot)
             else:
                 presence.attach(record, tier, slot)
-                presence.requeue(record, tier)
                 attached.append(node)
         return m.Adopted(b"".join(free), (), tuple(attached))
 
@@ -136,8 +136,9 @@ class ComponentActor(CoverageActor):
     @handles(m.Relock)
     def relock(self, msg: m.Relock) -> m.Relocked:
         """Move the locks of a request that goes on from another node."""
-        anchor = self._records[msg.node]
-        return self._relock(msg.held, anchor, anchor, anchor, self._one_range(anchor.end, msg.held))
+        anchor, held = self._records[msg.node], msg.held
+        start = self._one_range(anchor.end) if len(held) < 2 else anchor.end
+        return self._relock(held, anchor, anchor, anchor, start)
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:
@@ -280,7 +281,7 @@ class ComponentActor(CoverageActor):
                 break
             if record.start < msg.end:
                 self._presence.read(record, Tier.L2, msg.op)
-                parts.append(self._cut(record, payload, msg.start, msg.end))
+                parts.append(pages_between(record, payload, msg.start, msg.end, self._page))
                 start = max(record.start, msg.start)
             record = record.parent
         return Slice(start, b"".join(reversed(parts)))

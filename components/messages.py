@@ -269,11 +269,11 @@ class Arriving(Message, frozen=True):
 
 
 class Grow(Message, frozen=True):
-    """Give new nodes, each the parent of the next, their pages of a paged component on one tier.
+    """Give new nodes, at least one, each the parent of the next, their pages of a paged component.
 
     Own pages start at token `own`, where a node begins, and end with the last node; nodes before that
-    stay tombstones. With `relock`, locks move from `held` to the coverage of the last node's end.
-    Answers Relocked.
+    stay tombstones. With `relock`, which is for L1, locks move from `held` to the coverage of the last
+    node's end. Answers Relocked.
     """
 
     tier: Tier

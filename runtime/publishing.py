@@ -136,9 +136,9 @@ class Publishing:
                     own,
                     pages,
                     share.receipts,
-                    True,
-                    now,
-                    record.priority,
+                    relock=True,
+                    now=now,
+                    priority=record.priority,
                 )
             )
             self._move(share, relocked, upto)
