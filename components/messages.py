@@ -356,7 +356,7 @@ class Record(Message, frozen=True):
 
 
 class Records(Message, frozen=True):
-    """Ask for the Records of all nodes, in id order."""
+    """Ask for the Records of all nodes, in id order; of a snapshot component where it holds or locks."""
 
 
 class Ledger(Message, frozen=True):

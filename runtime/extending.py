@@ -188,10 +188,7 @@ class Extending:
                 continue
             share.start = start
             if start > share.own_start:
-                passed = min((start - share.own_start) // page * PAGE, len(share.own))
-                free.append((part.name, bytes(share.own[:passed]), 0))
-                del share.own[:passed]
-                share.own_start += passed // PAGE * page
+                free.append((part.name, share.take_own(start, page), 0))
             if share.receipts and start >= share.low_end:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
