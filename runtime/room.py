@@ -210,8 +210,7 @@ class Room:
 
     def captured(self, fence: int) -> None:
         """Note a point of the engine's work; fences only grow."""
-        if fence > self._fence:  # noqa: PLR1730 - on every message of an engine
-            self._fence = fence
+        self._fence = max(self._fence, fence)
 
     async def give_back(self, tier: Tier, items: list[tuple[str, bytes, int]]) -> None:
         """Free pages on a tier, as the items of `Free`: at once, or under an operation when it is over.

@@ -191,7 +191,8 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
-        self._room.captured(msg.fence)
+        if msg.fence:
+            self._room.captured(msg.fence)
         extent = await self._extending.trim(self._leases[msg.lease], msg.count)
         await self._extending.serve()
         return extent
@@ -199,7 +200,8 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
-        self._room.captured(msg.fence)
+        if msg.fence:
+            self._room.captured(msg.fence)
         started = self._report.begin()
         result = await self._publishing.publish(self._leases[msg.lease], msg)
         if started:
@@ -221,7 +223,8 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
-        self._room.captured(msg.fence)
+        if msg.fence:
+            self._room.captured(msg.fence)
         record = self._leases.get(msg.lease)
         if record is None:
             return False
