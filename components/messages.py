@@ -296,7 +296,7 @@ class Relock(Message, frozen=True):
 
 
 class Relocked(Message, frozen=True):
-    """What the locks are now, as in Locked."""
+    """What the locks are now, as in Locked, but that `low_end` may be too low: 0 where it is not known."""
 
     receipts: tuple[Receipt, ...]
     low_end: int

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from banyankv.components import messages as m
+from banyankv.components.component import ComponentActor
 from banyankv.components.contract import TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
@@ -239,6 +240,18 @@ def test_a_lock_that_was_taken_back_cannot_be_taken_back_again() -> None:
     world.unlock(lease)
     with pytest.raises(IntegrityError, match="unlocked more often"):
         world.actor.unlock(m.Unlock(lease.receipts))
+
+
+def test_a_state_that_goes_while_locked_leaves_a_record_until_it_is_unlocked() -> None:
+    actor = ComponentActor(MambaComponent("mamba", 2))
+    actor.keep(m.Keep(Tier.L2, ((1, 0, 4, pack([7])),), now=1))
+    locked = actor.lock(m.Lock(1, 2))
+    assert locked.missing == ((1, 1),)
+    assert unpack(actor.drop(Drop((1,), Tier.L2)).free) == [7]
+    (record,) = actor.views(m.Records())
+    assert (record.lock, record.l1, record.l2) == (1, None, None)
+    actor.unlock(m.Unlock(locked.receipts))
+    assert actor.views(m.Records()) == ()
 
 
 def test_a_locked_node_cannot_leave_the_tree() -> None:
