@@ -57,8 +57,7 @@ def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any
                 return park(cell, coroutine, waits_for, msg)
         finally:
             system.op = outer
-        answer, cell.answer = cell.answer, None
-        return answer
+        return cell.answer
 
     return begin
 

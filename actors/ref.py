@@ -50,10 +50,8 @@ class Ref(Cell, Generic[A_co]):
         that the asker left. Raises Reentry when the actor is further up in the same stack, the
         handler's refusal as it is, ActorCrashed for its crash, ActorStopped or Closed.
         """
-        if self.gate or trace is not None:
-            return dispatch.call(self, msg, trace)
         handler = self.handlers.get(type(msg))
-        if handler is None:
+        if self.gate or handler is None or trace is not None:
             return dispatch.call(self, msg, trace)
         self.gate = BUSY
         try:

@@ -9,8 +9,21 @@ from ..errors import IntegrityError
 from ..spec import Tier
 from . import messages as m
 from .coverage import CoverageActor
+from .move_messages import (
+    Arrive,
+    Dead,
+    Drop,
+    Evict,
+    EvictLeaves,
+    Freed,
+    Moved,
+    Read,
+    Slice,
+    Unbacked,
+)
 from .presence import Withdrawal
 from .records import NO_KIDS, PAGE, Payload, Record
+from .tables import pages_between
 
 
 class ComponentActor(CoverageActor):
@@ -28,8 +41,9 @@ class ComponentActor(CoverageActor):
         records, presence, tier, page = self._records, self._presence, msg.tier, self._page
         ends, own, pages, held = msg.ends, msg.own, msg.pages, msg.held
         parent = record = records[msg.parent]
-        anchor_end = ends[-1] if ends else parent.end
-        start = self._one_range(anchor_end, held) if msg.relock else anchor_end
+        start = ends[-1]
+        if msg.relock and len(held) < 2:
+            start = self._one_range(start)
         low: Record | None = None
         used = planted = locked = 0
         for index, node in enumerate(msg.path):
@@ -86,7 +100,6 @@ class ComponentActor(CoverageActor):
                 patches.append((first, payload.pages[(first - record.start) // page * PAGE :]))
             elif first == record.start:
                 presence.attach(record, tier, mine)
-                presence.requeue(record, tier)
                 attached.append(node)
             else:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
@@ -111,7 +124,6 @@ class ComponentActor(CoverageActor):
                 free.append(slot)
             else:
                 presence.attach(record, tier, slot)
-                presence.requeue(record, tier)
                 attached.append(node)
         return m.Adopted(b"".join(free), (), tuple(attached))
 
@@ -124,8 +136,9 @@ class ComponentActor(CoverageActor):
     @handles(m.Relock)
     def relock(self, msg: m.Relock) -> m.Relocked:
         """Move the locks of a request that goes on from another node."""
-        anchor = self._records[msg.node]
-        return self._relock(msg.held, anchor, anchor, anchor, self._one_range(anchor.end, msg.held))
+        anchor, held = self._records[msg.node], msg.held
+        start = self._one_range(anchor.end) if len(held) < 2 else anchor.end
+        return self._relock(held, anchor, anchor, anchor, start)
 
     @handles(m.SplitDone)
     def split_done(self, msg: m.SplitDone) -> None:
@@ -140,8 +153,8 @@ class ComponentActor(CoverageActor):
 
     # -- eviction -------------------------------------------------------------------------------------
 
-    @handles(m.Evict)
-    def evict(self, msg: m.Evict) -> m.Freed:
+    @handles(Evict)
+    def evict(self, msg: Evict) -> Freed:
         """Drop idle payloads in the policy's order; those being read only when no idle one is left."""
         tier, pinned, presence = msg.tier, msg.pinned, self._presence
         index, base = presence.indexes[tier], presence.base
@@ -182,8 +195,8 @@ class ComponentActor(CoverageActor):
             return ()
         return tuple(node for node in gone if component.need(self._records[node].end))
 
-    @handles(m.EvictLeaves)
-    def evict_leaves(self, msg: m.EvictLeaves) -> m.Freed:
+    @handles(EvictLeaves)
+    def evict_leaves(self, msg: EvictLeaves) -> Freed:
         """Drop those nodes' payload where they are unlocked leaves, and forget what is held nowhere."""
         presence, tier = self._presence, msg.tier
         out = Withdrawal()
@@ -194,8 +207,8 @@ class ComponentActor(CoverageActor):
         presence.forget(out.gone)
         return presence.freed(out, tier)
 
-    @handles(m.Drop)
-    def drop(self, msg: m.Drop) -> m.Freed:
+    @handles(Drop)
+    def drop(self, msg: Drop) -> Freed:
         """Drop payload that no lease locks, and the records of nodes that are gone."""
         presence, tier, records = self._presence, msg.tier, self._records
         out = Withdrawal()
@@ -210,16 +223,16 @@ class ComponentActor(CoverageActor):
         presence.forget(msg.gone)
         return presence.freed(out, tier)
 
-    @handles(m.Dead)
-    def dead(self, msg: m.Dead) -> tuple[int, ...]:
+    @handles(Dead)
+    def dead(self, msg: Dead) -> tuple[int, ...]:
         """Answer which nodes nobody locks and nothing keeps."""
         records = (self._records[node] for node in msg.nodes if node in self._records)
         return tuple(r.id for r in records if r.id and not r.lock and r.at == [None, None])
 
     # -- between tiers --------------------------------------------------------------------------------
 
-    @handles(m.Unbacked)
-    def unbacked(self, msg: m.Unbacked) -> tuple[tuple[int, int], ...]:
+    @handles(Unbacked)
+    def unbacked(self, msg: Unbacked) -> tuple[tuple[int, int], ...]:
         """Answer what L1 has and L2 lacks, with its number of pages."""
         found: list[tuple[int, int]] = []
         if msg.climb:
@@ -240,8 +253,8 @@ class ComponentActor(CoverageActor):
                     found.append((node, len(payload.pages) // PAGE))
         return tuple(found)
 
-    @handles(m.Arrive)
-    def arrive(self, msg: m.Arrive) -> m.PageList:
+    @handles(Arrive)
+    def arrive(self, msg: Arrive) -> m.PageList:
         """Start arrivals on a tier from what the other tier holds; answer the source pages."""
         sources: list[m.PageList] = []
         used = 0
@@ -254,8 +267,8 @@ class ComponentActor(CoverageActor):
             sources.append(self._presence.arrive(record, msg.tier, pages, msg.op))
         return b"".join(sources)
 
-    @handles(m.Read)
-    def read(self, msg: m.Read) -> m.Slice:
+    @handles(Read)
+    def read(self, msg: Read) -> Slice:
         """Mark and answer the L2 pages of a token range, as far back from its end as they go."""
         if self.component.snapshot:
             return self._read_state(msg)
@@ -268,21 +281,21 @@ class ComponentActor(CoverageActor):
                 break
             if record.start < msg.end:
                 self._presence.read(record, Tier.L2, msg.op)
-                parts.append(self._cut(record, payload, msg.start, msg.end))
+                parts.append(pages_between(record, payload, msg.start, msg.end, self._page))
                 start = max(record.start, msg.start)
             record = record.parent
-        return m.Slice(start, b"".join(reversed(parts)))
+        return Slice(start, b"".join(reversed(parts)))
 
-    def _read_state(self, msg: m.Read) -> m.Slice:
+    def _read_state(self, msg: Read) -> Slice:
         record = self._records.get(msg.node)
         payload = None if record is None or record.end != msg.end else record.at[Tier.L2]
         if record is None or payload is None or payload.writer:
-            return m.Slice(msg.end, b"")
+            return Slice(msg.end, b"")
         self._presence.read(record, Tier.L2, msg.op)
-        return m.Slice(msg.end, payload.pages)
+        return Slice(msg.end, payload.pages)
 
-    @handles(m.Moved)
-    def moved(self, msg: m.Moved) -> m.Freed:
+    @handles(Moved)
+    def moved(self, msg: Moved) -> Freed:
         """End an operation's arrivals and marks."""
         return self._presence.moved(msg.op, ok=msg.ok)
 

@@ -9,10 +9,10 @@ from . import messages as m
 from .contract import TreeComponent
 from .policies import Policy, eviction_key
 from .presence import Presence
-from .records import PAGE, Payload, Record
+from .records import PAGE, Record
+from .tables import page_table, state_table
 
 _NOTHING = [0, 0]
-_NO_PAGE = b"\xff\xff\xff\xff"
 
 
 class CoverageActor(Leaf):
@@ -169,8 +169,8 @@ class CoverageActor(Leaf):
         little else.
         """
         presence = self._presence
-        start = 0 if presence.base else self._single(anchor.end)
-        if start < 0 or not now:
+        start = 0 if presence.base else self._one_range(anchor.end)
+        if start == anchor.end or not now:
             return self._lock_ranges(anchor, now, priority)
         parts: list[m.PageList] = []
         whole = True
@@ -202,7 +202,7 @@ class CoverageActor(Leaf):
             self._raise(anchor, record, priority)
         first, receipts = record.start, ((anchor.id, record.start),)
         if not whole:
-            return self._table(anchor, receipts, record)
+            return page_table(self.component, anchor, receipts, record)
         if first < start:
             page = self._page
             first = start // page * page
@@ -210,10 +210,10 @@ class CoverageActor(Leaf):
         parts.reverse()
         return m.Locked(receipts, record.end, first, b"".join(parts))
 
-    def _single(self, end: int) -> int:
-        """Answer where the one range starts that a boundary needs and that ends there; -1: not so."""
-        need = self.component.need(end)
-        return need[0][0] if len(need) == 1 and need[0][1] == end else -1
+    def _one_range(self, boundary: int) -> int:
+        """Answer where the need of a boundary begins if it is one range up to there, else the boundary."""
+        need = self.component.need(boundary)
+        return need[0][0] if len(need) == 1 and need[0][1] == boundary else boundary
 
     def _lock_ranges(self, anchor: Record, now: int, priority: int) -> m.Locked:
         """Count and list any coverage, and touch it where the time is given."""
@@ -221,8 +221,8 @@ class CoverageActor(Leaf):
             self._presence.count(anchor)
             if now:
                 self._touch(anchor, now, priority)
-            return self._state(anchor, ((anchor.id, anchor.start),))
-        return self._table(anchor, *self._count(anchor, now, priority))
+            return state_table(anchor, ((anchor.id, anchor.start),))
+        return page_table(self.component, anchor, *self._count(anchor, now, priority))
 
     @staticmethod
     def _raise(anchor: Record, low: Record, priority: int) -> None:
@@ -276,58 +276,9 @@ class CoverageActor(Leaf):
             low = self._records[msg.receipts[-1][0]]
             while low.start > msg.receipts[-1][1]:
                 low = low.parent
-        return self._table(anchor, msg.receipts, low)
-
-    def _table(self, anchor: Record, receipts: tuple[m.Receipt, ...], low: Record) -> m.Locked:
-        if self.component.snapshot:
-            return self._state(anchor, receipts)
-        missing: list[tuple[int, int]] = []
-        joins: list[int] = []
-        page, position = self._page, anchor.end
-        parts: list[m.PageList] = []
-        record = anchor
-        for start, end in reversed(self.component.need(anchor.end)):
-            low_page, high_page = start // page * page, min(-(-end // page) * page, position)
-            if low_page >= high_page:  # all its pages are those of the range above
-                continue
-            parts.append(_NO_PAGE * ((position - high_page) // page))
-            while record.start >= high_page:
-                record = record.parent
-            while True:
-                payload = record.at[0]
-                if payload is None:
-                    lacks = (record.id, (record.end - record.start) // page)
-                    if not missing or missing[-1] != lacks:  # two ranges may touch one node
-                        missing.append(lacks)
-                elif payload.writer:
-                    joins.append(payload.writer)
-                elif record.start >= low_page and record.end <= high_page:
-                    parts.append(payload.pages)
-                else:
-                    parts.append(self._cut(record, payload, low_page, high_page))
-                if record.start <= low_page:
-                    break
-                record = record.parent
-            position = low_page
-        if missing or joins:
-            return m.Locked(receipts, low.end, position, b"", tuple(missing), tuple(joins))
-        parts.reverse()
-        return m.Locked(receipts, low.end, position, b"".join(parts))
-
-    @staticmethod
-    def _state(anchor: Record, receipts: tuple[m.Receipt, ...]) -> m.Locked:
-        payload, end = anchor.at[0], anchor.end
-        if payload is None:
-            return m.Locked(receipts, end, end, b"", missing=((anchor.id, 1),))
-        if payload.writer:
-            return m.Locked(receipts, end, end, b"", joins=(payload.writer,))
-        return m.Locked(receipts, end, end, payload.pages)
-
-    def _cut(self, record: Record, payload: Payload, start: int, end: int) -> m.PageList:
-        page = self._page
-        first = max(0, start - record.start) // page
-        last = (min(end, record.end) - record.start) // page
-        return payload.pages[first * PAGE : last * PAGE]
+        if self._presence.snapshot:
+            return state_table(anchor, msg.receipts)
+        return page_table(self.component, anchor, msg.receipts, low)
 
     @handles(m.Unlock)
     def unlock(self, msg: m.Unlock) -> None:
@@ -349,8 +300,8 @@ class CoverageActor(Leaf):
                     elif not (record.kids[0] or payload.queued or payload.writer):
                         presence.indexes[0].add(record, payload)
                 else:
-                    if lock < 0:  # it says so
-                        presence.idle(record)
+                    if lock < 0:
+                        presence.idle(record)  # raises
                     free -= record.end - record.start
                 record = record.parent
             presence.locked -= free // self._page
@@ -376,24 +327,14 @@ class CoverageActor(Leaf):
             record = record.parent
         return ((), 0) if low is None else (((anchor, low.start),), low.end)
 
-    def _one_range(self, boundary: int, held: tuple[m.Receipt, ...]) -> int:
-        """Answer where the need of a boundary begins if it is one range up to there.
-
-        The boundary itself where it is not, or where several ranges are held: nothing is counted
-        node by node then.
-        """
-        need = self.component.need(boundary)
-        if len(need) != 1 or need[0][1] != boundary or len(held) > 1:
-            return boundary
-        return need[0][0]
-
     def _relock(
         self, held: tuple[m.Receipt, ...], anchor: Record, above: Record, low: Record, start: int
     ) -> m.Relocked:
         """Move locks to the anchor's coverage by difference: a node in both is not touched.
 
-        `start` is that of `_one_range`. Nodes between `above` and the anchor are counted already,
-        `low` is the lowest of them.
+        `start` is where the one range begins that is needed; the anchor's end where several are, or
+        are held: then all of them are counted anew. Nodes between `above` and the anchor are counted
+        already, and `low` is the lowest of them.
         """
         if start == anchor.end:
             receipts, low = self._count(anchor)

@@ -22,6 +22,8 @@ _Entry = tuple[Any, int, int, int, Record, Payload]
 """Key, position, id, a running number (a record may come back with another payload), and the two."""
 
 _CLEAN_FROM = 64
+"""Twice the entries of a heap that is worth cleaning."""
+
 _MOVED_A_STEP = 4
 
 

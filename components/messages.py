@@ -1,4 +1,4 @@
-"""What the tree and the component actors hear and answer.
+"""What the tree and the component actors hear and answer; evictions and moves are in `move_messages`.
 
 Positions and lengths are tokens, always; page lists are packed little-endian int32 `bytes`. A node
 is named by its id; id 0 is the root of whatever namespace is meant. A *path* lists node ids from the
@@ -265,12 +265,15 @@ class Arriving(Message, frozen=True):
     path: tuple[int, ...]
 
 
+# -- publishing to a component --------------------------------------------------------------------------
+
+
 class Grow(Message, frozen=True):
-    """Give new nodes, each the parent of the next, their pages of a paged component on one tier.
+    """Give new nodes, at least one, each the parent of the next, their pages of a paged component.
 
     Own pages start at token `own`, where a node begins, and end with the last node; nodes before that
-    stay tombstones. With `relock`, locks move from `held` to the coverage of the last node's end.
-    Answers Relocked.
+    stay tombstones. With `relock`, which is for L1, locks move from `held` to the coverage of the last
+    node's end. Answers Relocked.
     """
 
     tier: Tier
@@ -293,7 +296,7 @@ class Relock(Message, frozen=True):
 
 
 class Relocked(Message, frozen=True):
-    """What the locks are now, as in Locked."""
+    """What the locks are now, as in Locked, but that `low_end` may be too low: 0 where it is not known."""
 
     receipts: tuple[Receipt, ...]
     low_end: int
@@ -335,117 +338,7 @@ class Adopted(Message, frozen=True):
     attached: tuple[int, ...]
 
 
-class Evict(Message, frozen=True):
-    """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
-
-    Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
-    left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
-    Answers Freed.
-    """
-
-    tier: Tier
-    pages: int
-    pinned: frozenset[int] = frozenset()
-
-
-class Freed(Message, frozen=True):
-    """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
-
-    `pages` left in all: these, and those that stay here until several operations are over. `nodes`
-    lost the payload; `gone` are those of them that hold none on any tier now, `lost` of the pages were
-    theirs, and `spoilt` are those of the gone whose own boundary needed it (told by an Evict of a paged
-    auxiliary). `late` is (tier, pages) that several operations had read, of which the last is over now.
-    """
-
-    free: PageList = b""
-    pending: tuple[tuple[int, PageList], ...] = ()
-    nodes: tuple[int, ...] = ()
-    gone: tuple[int, ...] = ()
-    pages: int = 0
-    lost: int = 0
-    spoilt: tuple[int, ...] = ()
-    late: tuple[tuple[int, PageList], ...] = ()
-
-
-class EvictLeaves(Message, frozen=True):
-    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
-
-    It forgets those that it holds nowhere now.
-    """
-
-    nodes: tuple[int, ...]
-    tier: Tier
-
-
-class Drop(Message, frozen=True):
-    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`; answers Freed.
-
-    Nodes in `gone` leave the tree: nothing of them may be locked, or held elsewhere.
-    """
-
-    nodes: tuple[int, ...]
-    tier: Tier
-    gone: tuple[int, ...] = ()
-
-
-class Unbacked(Message, frozen=True):
-    """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
-
-    With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
-    down to it instead, so that L2 stays prefix-closed: empty where a link is not present on L1. Nodes
-    that are no longer there are left out.
-    """
-
-    nodes: tuple[int, ...]
-    climb: bool = False
-
-
-class Arrive(Message, frozen=True):
-    """Operation `op` starts to fill `nodes` on `tier` with `pages` from what the other tier holds.
-
-    The payloads become arriving; their sources carry the operation's mark until `Moved`. Answered by
-    the source pages, in order.
-    """
-
-    op: int
-    nodes: tuple[int, ...]
-    tier: Tier
-    pages: PageList
-
-
-class Read(Message, frozen=True):
-    """Operation `op` reads tokens [start, end) of the path that ends in `node`, on L2.
-
-    Marks the payloads until `Moved` and answers a `Slice`; reads the longest present tail of the range.
-    """
-
-    op: int
-    node: int
-    start: int
-    end: int
-
-
-class Slice(Message, frozen=True):
-    """Pages of tokens [start, end) in order; empty where not even the last page is present."""
-
-    start: int
-    pages: PageList
-
-
-class Moved(Message, frozen=True):
-    """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone.
-
-    Answered by a Freed, whose `nodes` are those whose arrival ended, either way.
-    """
-
-    op: int
-    ok: bool
-
-
-class Dead(Message, frozen=True):
-    """Base component only: which of `nodes` nobody locks and hold nothing on any tier."""
-
-    nodes: tuple[int, ...]
+# -- looking inside a component -------------------------------------------------------------------------
 
 
 class Record(Message, frozen=True):
@@ -463,7 +356,7 @@ class Record(Message, frozen=True):
 
 
 class Records(Message, frozen=True):
-    """Ask for the Records of all nodes, in id order."""
+    """Ask for the Records of all nodes, in id order; of a snapshot component where it holds or locks."""
 
 
 class Ledger(Message, frozen=True):

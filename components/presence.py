@@ -13,7 +13,8 @@ import msgspec
 from ..errors import IntegrityError
 from ..spec import Tier
 from .eviction import EvictionIndex
-from .messages import ROOT, Freed, PageList
+from .messages import ROOT, PageList
+from .move_messages import Freed
 from .policies import Key
 from .records import PAGE, Payload, Record, root_record
 
@@ -72,7 +73,7 @@ class Presence:
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:
-        """Give a node a payload that it lacks; the caller queues it once locks are settled."""
+        """Give a node a payload that it lacks: present, and queued if it may go, or arriving."""
         if record.at[tier] is not None:
             raise IntegrityError(f"node {record.id} has a payload on {Tier(tier).name} already")
         record.at[tier] = Payload(pages, writer)
@@ -85,6 +86,8 @@ class Presence:
             self.locked += count
         if self.base:
             record.parent.kids[tier] += 1
+        if not writer:
+            self.requeue(record, tier)
 
     def withdraw(self, record: Record, tier: int, out: Withdrawal) -> None:
         """Take a payload from its node; what is taken in one step counts when `freed` answers it."""

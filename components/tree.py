@@ -142,7 +142,7 @@ class UnifiedTreeCore(Leaf):
             if start == first:
                 parent.adopt(node, page)
             else:
-                parent.only = node
+                parent.only = node  # a new node has no other child
             path.append(node.id)
             ends.append(end)
             parent, start = node, end

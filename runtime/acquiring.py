@@ -12,7 +12,6 @@ those most likely to lower it are asked first.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Protocol
 
 from ..actors import ReplyToken
 from ..components import messages as c
@@ -20,6 +19,7 @@ from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
+from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
 from .parts import Part, Parts
 from .pending import PendingAcquire
@@ -31,27 +31,6 @@ from .transfers import Transfers
 
 _Lacking = list[tuple[Part, c.Locked]]
 """What is locked and not all on L1: the nodes that L1 lacks, and the operations that bring some."""
-
-
-class LeaseBook(Protocol):
-    """Where leases are registered: the cache actor."""
-
-    prefetch_threshold: int
-
-    def new_lease(
-        self,
-        msg: m.Acquire,
-        shares: tuple[Share, ...],
-        anchor: int = c.ROOT,
-        end: int = 0,
-        full: int = 0,
-    ) -> LeaseRecord:
-        """Register a lease that stands at the end of a node of the tree, and what it has locked."""
-        ...
-
-    async def give_back(self, record: LeaseRecord) -> None:
-        """Take a lease back with all it holds."""
-        ...
 
 
 class Acquiring:
@@ -67,6 +46,7 @@ class Acquiring:
         transfers: Transfers,
         storing: Storing,
         book: LeaseBook,
+        prefetch_threshold: int,
     ) -> None:
         self._parts = parts
         self._room = room
@@ -75,6 +55,7 @@ class Acquiring:
         self._transfers = transfers
         self._storing = storing
         self._book = book
+        self._prefetch_threshold = prefetch_threshold
         self.waiting: dict[ReplyToken, PendingAcquire] = {}
 
     async def at_once(self, msg: m.Acquire) -> m.Acquired:
@@ -193,7 +174,7 @@ class Acquiring:
         if pending.searched:
             return False
         left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
-        return left >= self._book.prefetch_threshold
+        return left >= self._prefetch_threshold
 
     async def _hold_states(self, record: LeaseRecord) -> bool:
         """Lock the states that a request copies only after a wait, and take slots for the copies.

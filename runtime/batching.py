@@ -18,7 +18,8 @@ from bisect import bisect_left
 from ..components import messages as c
 from ..tiers import messages as t
 from . import messages as m
-from .acquiring import Acquiring, LeaseBook
+from .acquiring import Acquiring
+from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
 from .messages import PAGE
 from .parts import Part, Parts

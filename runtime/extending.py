@@ -59,9 +59,9 @@ class Extending:
 
         That is one that no eviction and no release could ever satisfy, and one without patience.
         """
-        short = await self._shortage(record, count)
-        if patience <= 0 or short.needed > short.capacity:
-            raise short.error
+        shortage, capacity = await self._shortage(record, count)
+        if patience <= 0 or shortage.needed > capacity:
+            raise shortage
 
     def wait(self, record: LeaseRecord, msg: m.Extend, token: ReplyToken) -> RoomWaiter:
         """Queue a request for room."""
@@ -94,8 +94,8 @@ class Extending:
         await self.serve()
         for waiter in self.waiters:
             if waiter.id == id:
-                shortage = await self._shortage(waiter.record, waiter.msg.count)
-                waiter.token.fail(shortage.error)
+                shortage, _ = await self._shortage(waiter.record, waiter.msg.count)
+                waiter.token.fail(shortage)
                 self._done(waiter)
                 await self.serve()
                 return
@@ -188,17 +188,14 @@ class Extending:
                 continue
             share.start = start
             if start > share.own_start:
-                passed = min((start - share.own_start) // page * PAGE, len(share.own))
-                free.append((part.name, bytes(share.own[:passed]), 0))
-                del share.own[:passed]
-                share.own_start += passed // PAGE * page
+                free.append((part.name, share.take_own(start, page), 0))
             if share.receipts and start >= share.low_end:
                 receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         await self._room.give_back(_L1, free)
 
-    async def _shortage(self, record: LeaseRecord, count: int) -> _Shortage:
-        """Find the pool that is shortest for this request."""
+    async def _shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, int]:
+        """Find the pool that is shortest for this request: the error that says so, and its capacity."""
         usage: tuple[t.PoolUsage, ...] = await self._parts.l1.ask(t.Usage())
         pools = {pool.component: pool for pool in usage}
         want = [(name, needed) for name, needed in self._want(record, count) if needed]
@@ -207,8 +204,7 @@ class Extending:
             if pages > pools[other].capacity:
                 name, needed = other, pages
         pool = pools[name]
-        error = NoCapacity(name, needed, pool.free, await self._locked(name))
-        return _Shortage(needed, pool.capacity, error)
+        return NoCapacity(name, needed, pool.free, await self._locked(name)), pool.capacity
 
     async def _locked(self, name: str) -> int:
         """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
@@ -219,14 +215,3 @@ class Extending:
             share = record.shares[part.index]
             own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
         return held[0].locked + own
-
-
-class _Shortage:
-    """What a request lacks, as the error that says so."""
-
-    __slots__ = ("capacity", "error", "needed")
-
-    def __init__(self, needed: int, capacity: int, error: NoCapacity) -> None:
-        self.needed = needed
-        self.capacity = capacity
-        self.error = error

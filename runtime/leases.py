@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..components.messages import ROOT, Locked, Receipt
-from .messages import TOKEN
+from .messages import PAGE, TOKEN
 from .parts import Part
 
 
@@ -34,6 +34,16 @@ class Share(msgspec.Struct, eq=False):
         self.start = locked.start
         self.own_start = end
         self.pages = locked.pages
+
+    def take_own(self, upto: int, page: int) -> bytes:
+        """Take the private pages before a page boundary out: for the tree, or to be freed."""
+        size = (upto - self.own_start) // page * PAGE
+        if size <= 0:
+            return b""
+        pages = bytes(self.own[:size])
+        del self.own[:size]
+        self.own_start = upto
+        return pages
 
 
 class LeaseRecord(msgspec.Struct, eq=False):

@@ -17,10 +17,11 @@ from __future__ import annotations
 import msgspec
 
 from ..components import messages as c
+from ..errors import ConfigError
 from ..spec import Tier
 from . import messages as m
 from .leases import LeaseRecord, Share
-from .messages import PAGE
+from .messages import TOKEN
 from .parts import Parts
 from .room import Room
 from .splitting import Splitter
@@ -47,8 +48,16 @@ class Publishing:
 
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> Result:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
-        page = self._parts.page
-        upto = msg.upto // page * page
+        upto, appended = msg.upto, msg.appended
+        if not 0 <= upto <= record.extent:
+            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
+        known_ids = record.known + len(appended) // TOKEN
+        if upto > known_ids:
+            raise ConfigError(f"only {known_ids} token ids are known; append the others first")
+        if appended:
+            record.generated += appended
+        record.computed = max(record.computed, upto)
+        upto -= upto % self._parts.page
         patches: list[tuple[int, int, bytes]] = []
         gained: list[int] = []
         if upto > record.published:
@@ -118,7 +127,7 @@ class Publishing:
 
     async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
         """Let every component take its share over to new nodes; the lease stands at their end then."""
-        now, path, ends = self._parts.tick(), new.path, new.ends
+        now, path, ends, page = self._parts.tick(), new.path, new.ends, self._parts.page
         upto = ends[-1]
         for share in record.shares:
             part = share.part
@@ -126,7 +135,7 @@ class Publishing:
                 if share.kept:
                     await self._keep(record, share, new, now)
                 continue
-            own, pages = share.own_start, self._handed(share, upto)
+            own, pages = share.own_start, share.take_own(upto, page)
             relocked: c.Relocked = await part.ref.ask(
                 c.Grow(
                     _L1,
@@ -136,9 +145,9 @@ class Publishing:
                     own,
                     pages,
                     share.receipts,
-                    True,
-                    now,
-                    record.priority,
+                    relock=True,
+                    now=now,
+                    priority=record.priority,
                 )
             )
             self._move(share, relocked, upto)
@@ -156,13 +165,13 @@ class Publishing:
         Notes what replaces duplicates, and the nodes that gained payload.
         """
         now, path, ends, priority = self._parts.tick(), known.path, known.ends, record.priority
-        anchor, upto = path[-1], ends[-1]
+        anchor, upto, page = path[-1], ends[-1], self._parts.page
         free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             part = share.part
             adopted: c.Adopted
             if not part.snapshot:
-                own, pages = share.own_start, self._handed(share, upto)
+                own, pages = share.own_start, share.take_own(upto, page)
                 adopt = c.Adopt(_L1, path, ends, own, pages, now, priority)
                 adopted = await part.ref.ask(adopt)
                 self._move(share, await part.ref.ask(c.Relock(anchor, share.receipts)), upto)
@@ -187,16 +196,6 @@ class Publishing:
         share.receipts, share.low_end = relocked.receipts, relocked.low_end
         if not share.part.base:
             share.start = max(share.start, share.part.rule.keep_from(upto))
-
-    def _handed(self, share: Share, upto: int) -> bytes:
-        """Take the private pages up to `upto` out of a share."""
-        size = (upto - share.own_start) // self._parts.page * PAGE
-        if size <= 0:
-            return b""
-        pages = bytes(share.own[:size])
-        del share.own[:size]
-        share.own_start = upto
-        return pages
 
     @staticmethod
     async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:

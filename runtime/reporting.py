@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 from ..actors import Actor, Fact, Trace
+from .facts import AcquireDone
+from .messages import TOKEN, Acquire, Acquired
 
 
 class Reporter:
@@ -32,3 +34,16 @@ class Reporter:
         of = trace or self._actor.trace
         if observer is not None and of is not None:
             observer.fact(kind(started=started, ended=time.time_ns(), trace=of, **fields))
+
+    def acquired(self, msg: Acquire, acquired: Acquired, trace: Trace, started: int) -> None:
+        """Report that an acquire was answered."""
+        self.done(
+            AcquireDone,
+            started,
+            trace,
+            tokens=len(msg.tokens) // TOKEN,
+            length=acquired.length,
+            l1_tokens=acquired.hit.l1,
+            l2_tokens=acquired.hit.l2,
+            l3_tokens=acquired.hit.l3,
+        )

@@ -25,10 +25,11 @@ class Request:
         self.trace: Trace | None = None if self._traced is None else self._traced.trace
         """The trace that its messages carry, None where it is not sampled."""
         self._began = time.perf_counter_ns()
+        self._acquire_ns = 0
 
     def leased(self) -> None:
         """Note that the acquire was answered."""
-        self._acquire_ns: int = time.perf_counter_ns() - self._began
+        self._acquire_ns = time.perf_counter_ns() - self._began
 
     def failed(self, error: BaseException) -> None:
         """Report a request that got no lease."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..components import messages as c
+from ..components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed
 from ..spec import Tier
 from ..tiers import messages as t
 from .due import Due
@@ -16,7 +17,7 @@ from .reporting import Reporter
 BOTH = (Tier.L1, Tier.L2)
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NONE: frozenset[int] = frozenset()
-_NOTHING = c.Freed()
+_NOTHING = Freed()
 
 _Back = list[tuple[str, bytes, int]]
 """Pages on their way back to one tier, as the items of `Free`: (component, pages, op)."""
@@ -102,17 +103,17 @@ class Room:
 
     async def _evict(
         self, tier: Tier, part: Part, pages: int, pinned: frozenset[int], back: _Back
-    ) -> c.Freed:
+    ) -> Freed:
         """Evict from one component, and what goes along; what leaves `tier` is added to `back`."""
         started = self._report.begin()
-        freed: c.Freed = await part.ref.ask(c.Evict(tier, pages, pinned))
+        freed: Freed = await part.ref.ask(Evict(tier, pages, pinned))
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)
         whole = freed if part.base else await self._evict_leaves(freed.gone, tier, back)
         if whole.nodes:
             # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
-            drop = c.Drop(whole.nodes, tier, whole.gone)
+            drop = Drop(whole.nodes, tier, whole.gone)
             for other in self._parts.auxiliary:
                 self._count(other, await other.ref.ask(drop), tier, back)
             if whole.gone:
@@ -131,12 +132,12 @@ class Room:
             )
         return freed
 
-    async def _evict_leaves(self, nodes: tuple[int, ...], tier: Tier, back: _Back) -> c.Freed:
+    async def _evict_leaves(self, nodes: tuple[int, ...], tier: Tier, back: _Back) -> Freed:
         """Evict FULL from those of the nodes that are leaves: they have lost a last copy."""
         if not nodes:
             return _NOTHING
         base = self._parts.base
-        leaves: c.Freed = await base.ref.ask(c.EvictLeaves(nodes, tier))
+        leaves: Freed = await base.ref.ask(EvictLeaves(nodes, tier))
         self._count(base, leaves, tier, back)
         return leaves
 
@@ -154,13 +155,13 @@ class Room:
                     await self.give_back(at, dropped)
 
     async def _drop(self, parts: tuple[Part, ...], nodes: tuple[int, ...], tier: Tier) -> _Back:
-        drop = c.Drop(nodes, tier)
+        drop = Drop(nodes, tier)
         back: _Back = []
         for part in parts:
             self._count(part, await part.ref.ask(drop), tier, back)
         return back
 
-    def _count(self, part: Part, freed: c.Freed, tier: Tier, back: _Back) -> None:
+    def _count(self, part: Part, freed: Freed, tier: Tier, back: _Back) -> None:
         """Count what a component let go on a tier, and add it to what goes back there."""
         left = freed.pages
         if not left:
@@ -184,7 +185,7 @@ class Room:
         base, tree = self._parts.base, self._parts.tree
         for node in nodes:
             current = node
-            while current and await base.ref.ask(c.Dead((current,))):
+            while current and await base.ref.ask(Dead((current,))):
                 if await tree.ask(c.Subtree(current)):
                     break
                 path = (await tree.ask(c.Ancestry(current))).path
@@ -196,7 +197,7 @@ class Room:
         gone = (node,)
         for tier in self._tiers:
             await self.give_back(tier, await self._drop(self._parts.auxiliary, gone, tier))
-        forget = c.Drop((), _L1, gone)
+        forget = Drop((), _L1, gone)
         for part in self._parts.all:
             await part.ref.ask(forget)
         await self._parts.tree.ask(c.Remove(gone))
@@ -209,8 +210,7 @@ class Room:
 
     def captured(self, fence: int) -> None:
         """Note a point of the engine's work; fences only grow."""
-        if fence > self._fence:  # noqa: PLR1730 - on every message of an engine
-            self._fence = fence
+        self._fence = max(self._fence, fence)
 
     async def give_back(self, tier: Tier, items: list[tuple[str, bytes, int]]) -> None:
         """Free pages on a tier, as the items of `Free`: at once, or under an operation when it is over.

@@ -7,6 +7,7 @@ is saved as far back as the chunk's own boundary needs it, a snapshot where it s
 from __future__ import annotations
 
 from ..components import messages as c
+from ..components.move_messages import Read, Slice, Unbacked
 from ..errors import IntegrityError
 from ..spec import Tier
 from ..tiers import messages as t
@@ -90,7 +91,7 @@ class Storing:
     async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
         """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
         first = end - self._parts.chunk
-        found: c.Slice = await part.ref.ask(c.Read(op, node, first, end))
+        found: Slice = await part.ref.ask(Read(op, node, first, end))
         if not found.pages:
             return None
         if not part.snapshot:
@@ -282,44 +283,47 @@ class Storing:
         for part in parts.all:
             run = own.get(part.name, [])
             if part.snapshot:
-                places = self._places(path, grown)
-                states = tuple((*places[item.end], item.pages) for item in run)
-                kept: c.Adopted = await part.ref.ask(c.Keep(Tier.L2, states, now))
-                if kept.free:
-                    await self._room.give_back(Tier.L2, [(part.name, kept.free, 0)])
+                await self._keep(part, run, path, grown, now)
                 continue
             start = run[0].start if run else endpoint
             pages = b"".join(item.pages for item in run)
             known = max(0, ends - start) // parts.page * PAGE
-            adopted: c.Adopted = await part.ref.ask(
-                c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)
-            )
-            if adopted.free:
-                await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
-            await part.ref.ask(
-                c.Grow(
-                    tier=Tier.L2,
-                    parent=parent,
-                    path=grown.path,
-                    ends=grown.ends,
-                    own=max(ends, start),
-                    pages=pages[known:],
-                    held=(),
-                    relock=False,
-                    now=now,
+            if path.path:
+                adopted: c.Adopted = await part.ref.ask(
+                    c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)
                 )
-            )
+                if adopted.free:
+                    await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
+            if grown.path:
+                await part.ref.ask(
+                    c.Grow(
+                        tier=Tier.L2,
+                        parent=parent,
+                        path=grown.path,
+                        ends=grown.ends,
+                        own=max(ends, start),
+                        pages=pages[known:],
+                        held=(),
+                        relock=False,
+                        now=now,
+                    )
+                )
         return True
 
-    @staticmethod
-    def _places(path: c.Grown, grown: c.Grown) -> dict[int, tuple[int, int, int]]:
-        """Answer (node, start, end) of the nodes of a path by where they end."""
+    async def _keep(
+        self, part: Part, run: list[t.StoreItem], path: c.Grown, grown: c.Grown, now: int
+    ) -> None:
+        """Hand fetched states over to the nodes at whose ends they stand, known or new."""
         nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
         starts = (0, *ends)
-        return {
-            end: (node, starts[i], end)
-            for i, (node, end) in enumerate(zip(nodes, ends, strict=True))
-        }
+        states: list[tuple[int, int, int, bytes]] = []
+        for item in run:
+            place = ends.index(item.end)
+            states.append((nodes[place], starts[place], item.end, item.pages))
+        if states:
+            kept: c.Adopted = await part.ref.ask(c.Keep(Tier.L2, tuple(states), now))
+            if kept.free:
+                await self._room.give_back(Tier.L2, [(part.name, kept.free, 0)])
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:
         """Say whether L2 holds FULL right up to `start`: nothing may hang below a hole."""
@@ -327,5 +331,5 @@ class Storing:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return not await self._parts.base.ref.ask(c.Unbacked((node,), climb=True))
+                return not await self._parts.base.ref.ask(Unbacked((node,), climb=True))
         return False

@@ -8,6 +8,7 @@ their node stay in quarantine until the operation is over.
 from __future__ import annotations
 
 from ..components import messages as c
+from ..components.move_messages import Arrive, Freed, Moved, Unbacked
 from ..spec import Tier
 from ..tiers import messages as t
 from . import messages as m
@@ -103,7 +104,7 @@ class Transfers:
         moves: list[t.Move] = []
         for (part, nodes), pages in zip(missing, got, strict=True):
             ids = tuple(node for node, _ in nodes)
-            source = await part.ref.ask(c.Arrive(operation.id, ids, Tier.L1, pages))
+            source = await part.ref.ask(Arrive(operation.id, ids, Tier.L1, pages))
             moves.append(t.Move(part.name, source, pages))
             self.promoted[part.index] += len(pages) // PAGE
             if part.base:
@@ -133,7 +134,7 @@ class Transfers:
         base = self._parts.base
         chain: dict[int, int] = {}
         for node in batch:
-            for id, pages in await base.ref.ask(c.Unbacked((node,), climb=True)):
+            for id, pages in await base.ref.ask(Unbacked((node,), climb=True)):
                 chain.setdefault(id, pages)
         operation = self.begin("backup", Tier.L2)
         moves: list[t.Move] = []
@@ -141,7 +142,7 @@ class Transfers:
         operation.nodes = backed
         for part in self._parts.auxiliary:
             nodes = tuple(dict.fromkeys((*batch, *backed)))
-            found = await part.ref.ask(c.Unbacked(nodes))
+            found = await part.ref.ask(Unbacked(nodes))
             # L2 keeps nothing of a node whose FULL it does not keep.
             found = [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
             await self._back(operation, part, tuple(found), batch, moves)
@@ -166,7 +167,7 @@ class Transfers:
                 got = await self._room.take(Tier.L2, want, await self._pins(found))
             if not isinstance(got, t.Short):
                 nodes = tuple(node for node, _ in found)
-                source = await part.ref.ask(c.Arrive(operation.id, nodes, Tier.L2, got[0]))
+                source = await part.ref.ask(Arrive(operation.id, nodes, Tier.L2, got[0]))
                 moves.append(t.Move(part.name, source, got[0]))
                 return nodes
             self.skipped_backups += 1
@@ -225,7 +226,7 @@ class Transfers:
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""
         for part in self._parts.all:
-            freed: c.Freed = await part.ref.ask(c.Moved(operation.id, ok))
+            freed: Freed = await part.ref.ask(Moved(operation.id, ok))
             if freed.free:
                 await self._room.give_back(operation.target, [(part.name, freed.free, 0)])
             for tier, pages in freed.late:

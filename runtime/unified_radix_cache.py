@@ -1,8 +1,8 @@
 """UnifiedRadixCache: the actor that coordinates a cache. It owns leases, waiters and the order of changes.
 
 Every handler is one operation: it plans by read-only asks (an acquire: by claims that it can take
-back), then commits by steps that can only fail through a bug. What takes long (copies, the store, waiting for room) happens outside and comes back
-as a message; its asker is answered then.
+back), then commits by steps that can only fail through a bug. What takes long (copies, the store,
+waiting for room) happens outside and comes back as a message; its asker is answered then.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from typing import Any
 
 import trio
 
-from ..actors import Coordinator, ReplyToken, Trace, handles
-from ..components import messages as c
+from ..actors import Coordinator, ReplyToken, handles
 from ..errors import ConfigError, NoCapacity, StaleLease
-from ..spec import Tier
 from ..tiers.fences import Fences
 from . import messages as m
 from .acquiring import Acquiring
 from .batching import Batching
 from .extending import Extending
-from .facts import AcquireDone, PublishDone
+from .facts import PublishDone
 from .inspection import Inspection, gather
-from .leases import LeaseRecord, Share
-from .messages import TOKEN
+from .lease_book import LeaseBook
 from .parts import Parts
 from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
@@ -37,16 +34,9 @@ from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
 from .transfers import Transfers
 
-_L1 = Tier.L1  # asking an enum for a member costs more than a call
-
 
 class GiveUp(m.Message, frozen=True):
     """Askers left before their answers: give back what was held for them."""
-
-
-class _Leases(dict[int, LeaseRecord]):
-    def __missing__(self, id: int) -> LeaseRecord:
-        raise StaleLease(f"lease {id} was released; acquire again")
 
 
 class UnifiedRadixCache(Coordinator):
@@ -72,7 +62,6 @@ class UnifiedRadixCache(Coordinator):
         self._parts = parts
         self._fences = fences
         self._room_timeout = room_timeout
-        self.prefetch_threshold = prefetch_threshold
         self._report = Reporter(self)
         self._room = Room(parts, self._report)
         self._planner = Planner(parts)
@@ -87,8 +76,7 @@ class UnifiedRadixCache(Coordinator):
             report=self._report,
         )
         self._counters = Counters()
-        self._leases = _Leases()
-        self._last_lease = 0
+        self._leases = LeaseBook(self._room)
         self._acquiring = Acquiring(
             parts=parts,
             room=self._room,
@@ -96,9 +84,10 @@ class UnifiedRadixCache(Coordinator):
             splitter=self._splitter,
             transfers=self._transfers,
             storing=self._storing,
-            book=self,
+            book=self._leases,
+            prefetch_threshold=prefetch_threshold,
         )
-        self._batching = Batching(parts, self._room, self._planner, self._acquiring, self)
+        self._batching = Batching(parts, self._room, self._planner, self._acquiring, self._leases)
         self._publishing = Publishing(parts, self._room, self._splitter)
         self._extending = Extending(parts, self._room, self._leases)
         self._woken = False
@@ -114,21 +103,6 @@ class UnifiedRadixCache(Coordinator):
         )
 
     # -- leases ---------------------------------------------------------------------------------------
-
-    def new_lease(
-        self,
-        msg: m.Acquire,
-        shares: tuple[Share, ...],
-        anchor: int = c.ROOT,
-        end: int = 0,
-        full: int = 0,
-    ) -> LeaseRecord:
-        """Register a lease; what it holds can be explained from here on."""
-        id = self._last_lease = self._last_lease + 1
-        record = self._leases[id] = LeaseRecord(
-            id, msg.namespace, msg.tokens, msg.priority, shares, anchor, end, end, end, end, full
-        )
-        return record
 
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
@@ -146,7 +120,7 @@ class UnifiedRadixCache(Coordinator):
             acquired = await self._acquiring.at_once(msg)
         self._counters.acquired(msg, acquired)
         if trace is not None:
-            self._acquired(msg, acquired, trace, started)
+            self._report.acquired(msg, acquired, trace, started)
         if lower:
             self._wake()
         return acquired
@@ -159,22 +133,10 @@ class UnifiedRadixCache(Coordinator):
         for request, acquired, trace in zip(msg.requests, leased, msg.traces, strict=True):
             self._counters.acquired(request, acquired)
             if trace is not None:
-                self._acquired(request, acquired, trace, started)
+                self._report.acquired(request, acquired, trace, started)
         if self._parts.l2 is not None:
             self._wake()
         return leased
-
-    def _acquired(self, msg: m.Acquire, acquired: m.Acquired, trace: Trace, started: int) -> None:
-        self._report.done(
-            AcquireDone,
-            started,
-            trace,
-            tokens=len(msg.tokens) // TOKEN,
-            length=acquired.length,
-            l1_tokens=acquired.hit.l1,
-            l2_tokens=acquired.hit.l2,
-            l3_tokens=acquired.hit.l3,
-        )
 
     async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
         for pending in waiting:
@@ -186,7 +148,7 @@ class UnifiedRadixCache(Coordinator):
                 del self._acquiring.waiting[pending.token]
                 self._counters.acquired(pending.msg, acquired)
                 if pending.trace is not None:
-                    self._acquired(pending.msg, acquired, pending.trace, pending.started)
+                    self._report.acquired(pending.msg, acquired, pending.trace, pending.started)
                 pending.token.reply(acquired)
 
     @handles(m.Extend)
@@ -229,7 +191,8 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; answer the extent."""
-        self._room.captured(msg.fence)
+        if msg.fence:
+            self._room.captured(msg.fence)
         extent = await self._extending.trim(self._leases[msg.lease], msg.count)
         await self._extending.serve()
         return extent
@@ -237,18 +200,10 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
-        self._room.captured(msg.fence)
-        record, upto = self._leases[msg.lease], msg.upto
-        if not 0 <= upto <= record.extent:
-            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
-        known = record.known + len(msg.appended) // TOKEN
-        if upto > known:
-            raise ConfigError(f"only {known} token ids are known; append the others first")
-        if msg.appended:
-            record.generated += msg.appended
-        record.computed = max(record.computed, upto)
+        if msg.fence:
+            self._room.captured(msg.fence)
         started = self._report.begin()
-        result = await self._publishing.publish(record, msg)
+        result = await self._publishing.publish(self._leases[msg.lease], msg)
         if started:
             self._report.done(
                 PublishDone,
@@ -268,32 +223,15 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
-        self._room.captured(msg.fence)
+        if msg.fence:
+            self._room.captured(msg.fence)
         record = self._leases.get(msg.lease)
         if record is None:
             return False
-        await self.give_back(record)
+        await self._leases.give_back(record)
         if self._extending.waiters:
             await self._extending.serve()
         return True
-
-    async def give_back(self, record: LeaseRecord) -> None:
-        """Unlock and free all that a record holds; it is no lease any more."""
-        del self._leases[record.id]
-        free: list[tuple[str, bytes, int]] = []
-        for share in record.shares:
-            part = share.part
-            if share.receipts:
-                await part.ref.ask(c.Unlock(share.receipts))
-            if not part.snapshot:
-                if share.own:
-                    free.append((part.name, bytes(share.own), 0))
-            elif share.slot:
-                free.append((part.name, share.slot, 0))
-                for _, slot in share.kept:
-                    free.append((part.name, slot, 0))
-        if free:
-            await self._room.give_back(_L1, free)
 
     # -- askers that left -----------------------------------------------------------------------------
 
@@ -330,7 +268,7 @@ class UnifiedRadixCache(Coordinator):
             if pending is not None:
                 self._acquiring.leave(pending)
                 if pending.record is not None:
-                    await self.give_back(pending.record)
+                    await self._leases.give_back(pending.record)
             self._extending.leave(token)
             if token in self._settling:
                 self._settling.remove(token)

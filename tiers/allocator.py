@@ -8,7 +8,6 @@ quarantine is the tier's business (`tier.py`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import ConfigError, IntegrityError
@@ -62,19 +61,10 @@ class FixedPool:
     """A `PagePool` of the ids 0 to capacity - 1.
 
     The free list is a stack of ids: what was freed last is taken first and in the order in which it
-    was freed, so that runs of consecutive ids stay together and their bytes are warm. `put` is
-    the list's own method: there is no more to it.
+    was freed, so that runs of consecutive ids stay together and their bytes are warm.
     """
 
-    __slots__ = (
-        "_free",
-        "capacity",
-        "component",
-        "owned",
-        "page_bytes",
-        "put",
-        "quarantined",
-    )
+    __slots__ = ("_free", "capacity", "component", "owned", "page_bytes", "quarantined")
 
     def __init__(self, component: str, capacity: int, page_bytes: int) -> None:
         self.component = component
@@ -83,7 +73,6 @@ class FixedPool:
         self.owned = 0
         self.quarantined = 0
         self._free = array("i", range(capacity))
-        self.put: Callable[[PageList], None] = self._free.frombytes
 
     def available(self) -> int:
         """See `PagePool`."""
@@ -110,6 +99,10 @@ class FixedPool:
             raise not_owned(self.component, pages, self.owned)
         self.owned -= count
         return count
+
+    def put(self, pages: PageList) -> None:
+        """See `PagePool`: O(pages)."""
+        self._free.frombytes(pages)
 
     def free_pages(self) -> PageList:
         """See `PagePool`."""

@@ -12,6 +12,7 @@ from banyankv.components.component import ComponentActor
 from banyankv.components.contract import Ranges, TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
+from banyankv.components.move_messages import Evict
 from banyankv.components.swa import SWAComponent
 from banyankv.components.tree import UnifiedTreeCore
 from banyankv.spec import Tier
@@ -93,7 +94,7 @@ def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
     (record,) = actor.views(m.Records())
     assert record.lock == 1
     actor.unlock(m.Unlock(locked.receipts))
-    assert actor.evict(m.Evict(Tier.L1, 1)).free == pack([5])
+    assert actor.evict(Evict(Tier.L1, 1)).free == pack([5])
 
 
 def test_pages_that_no_range_needs_are_marked() -> None:
@@ -154,7 +155,7 @@ async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -
         assert await swa.ask(reach) == m.Reached(10, resident=True, hole=0)
         locked = await swa.ask(m.Lock(1, 2))
         assert (locked.start, locked.pages) == (8, pack([5, 6]))
-        freed = await swa.ask(m.Evict(Tier.L1, 100))
+        freed = await swa.ask(Evict(Tier.L1, 100))
         assert (freed.free, freed.nodes) == (pack([1, 2, 3, 4]), (upper,))
         await swa.ask(m.Unlock(locked.receipts))
         assert await swa.ask(m.Ledger()) == (m.Held(2, 0, 1), m.Held(0, 0, 0))

@@ -12,6 +12,7 @@ from banyankv.components.component import ComponentActor
 from banyankv.components.eviction import EvictionIndex
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
+from banyankv.components.move_messages import Drop, Evict, Freed, Moved
 from banyankv.components.policies import POLICIES, EvictionView, eviction_key
 from banyankv.components.records import NO_KIDS, Payload, Record
 from banyankv.components.swa import SWAComponent
@@ -184,7 +185,7 @@ def test_nodes_say_what_their_boundary_lost() -> None:
     op = world.backup("c")
     assert op is not None
     world.end(op, ok=True)
-    freed = world.actor.evict(m.Evict(Tier.L1, 3))
+    freed = world.actor.evict(Evict(Tier.L1, 3))
     ab, c = freed.nodes
     assert freed.gone == freed.spoilt == (ab,)
     assert world.actor.lacks(m.Lacks(c, Tier.L1))
@@ -205,9 +206,9 @@ def test_pages_with_two_readers_come_back_once_when_the_last_is_over() -> None:
     world.check()
     world.end(second, ok=False)
     assert unpack(world.actor.shared(m.Shared(Tier.L2))) == pages
-    freed = world.actor.moved(m.Moved(first, ok=True))
-    assert freed == m.Freed(late=((Tier.L2, pack(pages)),))
-    assert world.actor.moved(m.Moved(first, ok=True)) == m.Freed()
+    freed = world.actor.moved(Moved(first, ok=True))
+    assert freed == Freed(late=((Tier.L2, pack(pages)),))
+    assert world.actor.moved(Moved(first, ok=True)) == Freed()
     assert world.actor.shared(m.Shared(Tier.L2)) == b""
 
 
@@ -394,7 +395,7 @@ def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) 
                 )
             )
         if id > 5:
-            actor.drop(m.Drop((id - 5,), Tier.L1, gone=(id - 5,)))
+            actor.drop(Drop((id - 5,), Tier.L1, gone=(id - 5,)))
     held, _ = actor.ledger(m.Ledger())
     assert held.payloads == 5
     assert len(actor._presence.indexes[Tier.L1]) <= 4 * 5 + 100

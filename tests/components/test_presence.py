@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from banyankv.components import messages as m
+from banyankv.components.component import ComponentActor
 from banyankv.components.contract import TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
+from banyankv.components.move_messages import Arrive, Drop, Evict, Freed, Moved, Read, Slice
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import IntegrityError
 from banyankv.spec import Tier
@@ -102,7 +104,7 @@ def test_a_split_while_arriving_gives_both_halves_the_mark(ok: bool) -> None:
     upper = world.boundary("ab")
     world.check()
     assert {record.l2_writer for record in world.actor.views(m.Records())} == {op}
-    freed = world.actor.moved(m.Moved(op, ok))
+    freed = world.actor.moved(Moved(op, ok))
     assert sorted(freed.nodes) == [1, upper]
     assert len(unpack(freed.free)) == (0 if ok else 4)
     held = world.actor.ledger(m.Ledger())[Tier.L2]
@@ -112,7 +114,7 @@ def test_a_split_while_arriving_gives_both_halves_the_mark(ok: bool) -> None:
 def test_a_split_while_read_gives_both_halves_the_mark() -> None:
     world, op = backed()
     world.boundary("ab")
-    freed = world.actor.evict(m.Evict(Tier.L1, 4))
+    freed = world.actor.evict(Evict(Tier.L1, 4))
     assert freed.free == b""
     assert freed.pending == ((op, pack([1, 2])), (op, pack([3, 4])))
 
@@ -120,9 +122,9 @@ def test_a_split_while_read_gives_both_halves_the_mark() -> None:
 def test_an_arrival_that_is_dropped_is_pending_until_its_operation_is_over() -> None:
     world, op = backed()
     pages = [held.page for held in world.held[Tier.L2].values()]
-    freed = world.actor.drop(m.Drop((1,), Tier.L2))
-    assert freed == m.Freed(pending=((op, pack(pages)),), nodes=(1,), pages=len(pages))
-    assert world.actor.moved(m.Moved(op, ok=True)) == m.Freed()
+    freed = world.actor.drop(Drop((1,), Tier.L2))
+    assert freed == Freed(pending=((op, pack(pages)),), nodes=(1,), pages=len(pages))
+    assert world.actor.moved(Moved(op, ok=True)) == Freed()
     assert world.actor.ledger(m.Ledger())[Tier.L2] == m.Held(0, 0, 0)
 
 
@@ -140,7 +142,7 @@ def test_what_was_dropped_and_published_again_is_not_the_operations_any_more() -
 def test_a_failed_arrival_under_a_lock_goes_from_the_locked_ledger() -> None:
     world, op, lease = waiting()
     assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(4, 4, 1)
-    freed = world.actor.moved(m.Moved(op, ok=False))
+    freed = world.actor.moved(Moved(op, ok=False))
     assert len(unpack(freed.free)) == 4
     assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(0, 0, 0)
     world.actor.unlock(m.Unlock(lease.receipts))
@@ -187,10 +189,10 @@ def test_a_read_answers_the_longest_present_tail() -> None:
     upper = world.boundary("ab")
     read = world.read("abcd", 1)  # [2, 8): a half of the upper node, and the lower one
     world.drop([upper], Tier.L2)
-    assert world.actor.read(m.Read(99, 1, 2, 8)).start == 4
-    assert world.actor.read(m.Read(99, upper, 0, 4)) == m.Slice(4, b"")
-    freed = world.actor.moved(m.Moved(read, ok=True))
-    assert freed == m.Freed()
+    assert world.actor.read(Read(99, 1, 2, 8)).start == 4
+    assert world.actor.read(Read(99, upper, 0, 4)) == Slice(4, b"")
+    freed = world.actor.moved(Moved(read, ok=True))
+    assert freed == Freed()
 
 
 def test_a_read_marks_no_more_than_it_answers() -> None:
@@ -198,7 +200,7 @@ def test_a_read_marks_no_more_than_it_answers() -> None:
     world.end(op, ok=True)
     upper = world.boundary("ab")
     read = world.read("abcd", 2)  # begins where the lower node does
-    freed = world.actor.drop(m.Drop((upper, 1), Tier.L2))
+    freed = world.actor.drop(Drop((upper, 1), Tier.L2))
     assert len(unpack(freed.free)) == 2
     assert [op for op, _ in freed.pending] == [read]
 
@@ -208,7 +210,7 @@ def test_a_state_is_read_at_its_own_boundary_only(prompt: str) -> None:
     world, op = backed("abcd", "mamba")
     world.end(op, ok=True)
     node = world.walk("abcd").path[-1]
-    answer = world.actor.read(m.Read(9, node, 0, len(prompt) * 2))
+    answer = world.actor.read(Read(9, node, 0, len(prompt) * 2))
     assert len(answer.pages) == (4 if prompt == "abcd" else 0)
 
 
@@ -217,18 +219,18 @@ def test_nothing_arrives_from_nothing() -> None:
     world.publish("ab", own=2)
     for tier in BOTH:
         with pytest.raises(IntegrityError, match="nothing to fill"):
-            world.actor.arrive(m.Arrive(1, (1,), tier, pack([7, 8])))
+            world.actor.arrive(Arrive(1, (1,), tier, pack([7, 8])))
     world.check()
 
 
 def test_nothing_arrives_twice_and_an_arrival_is_no_source() -> None:
     world, _ = backed()
     with pytest.raises(IntegrityError, match="has a payload on L2 already"):
-        world.actor.arrive(m.Arrive(2, (1,), Tier.L2, pack([7, 8, 9, 10])))
+        world.actor.arrive(Arrive(2, (1,), Tier.L2, pack([7, 8, 9, 10])))
     world, _ = backed()
     world.drop([1], Tier.L1)
     with pytest.raises(IntegrityError, match="nothing to fill L1"):
-        world.actor.arrive(m.Arrive(2, (1,), Tier.L1, pack([7, 8, 9, 10])))
+        world.actor.arrive(Arrive(2, (1,), Tier.L1, pack([7, 8, 9, 10])))
 
 
 def test_a_lock_that_was_taken_back_cannot_be_taken_back_again() -> None:
@@ -240,20 +242,32 @@ def test_a_lock_that_was_taken_back_cannot_be_taken_back_again() -> None:
         world.actor.unlock(m.Unlock(lease.receipts))
 
 
+def test_a_state_that_goes_while_locked_leaves_a_record_until_it_is_unlocked() -> None:
+    actor = ComponentActor(MambaComponent("mamba", 2))
+    actor.keep(m.Keep(Tier.L2, ((1, 0, 4, pack([7])),), now=1))
+    locked = actor.lock(m.Lock(1, 2))
+    assert locked.missing == ((1, 1),)
+    assert unpack(actor.drop(Drop((1,), Tier.L2)).free) == [7]
+    (record,) = actor.views(m.Records())
+    assert (record.lock, record.l1, record.l2) == (1, None, None)
+    actor.unlock(m.Unlock(locked.receipts))
+    assert actor.views(m.Records()) == ()
+
+
 def test_a_locked_node_cannot_leave_the_tree() -> None:
     world = World(SWAComponent("swa", 2, 5))
     world.publish("abcd")
     world.lock("abcd")
     with pytest.raises(IntegrityError, match="locked"):
-        world.actor.drop(m.Drop((1,), Tier.L1, gone=(1,)))
+        world.actor.drop(Drop((1,), Tier.L1, gone=(1,)))
 
 
 def test_a_node_that_is_held_elsewhere_cannot_leave_the_tree() -> None:
     world, op = backed()
     world.end(op, ok=True)
     with pytest.raises(IntegrityError, match="held"):
-        world.actor.drop(m.Drop((1,), Tier.L1, gone=(1,)))
-    world.actor.drop(m.Drop((1,), Tier.L2, gone=(1,)))
+        world.actor.drop(Drop((1,), Tier.L1, gone=(1,)))
+    world.actor.drop(Drop((1,), Tier.L2, gone=(1,)))
     assert world.actor.views(m.Records()) == ()
 
 

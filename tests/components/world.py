@@ -10,6 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from banyankv.components import messages as m
+from banyankv.components.move_messages import (
+    Arrive,
+    Dead,
+    Drop,
+    Evict,
+    Freed,
+    Moved,
+    Read,
+    Unbacked,
+)
 from banyankv.spec import Tier
 
 from .ground import BOTH, Held, Lease, Node, pack, unpack
@@ -31,7 +41,7 @@ class World(Reuse):
         op = self._begin(tier)
         units = [unit for node in nodes for unit in self.units(node)]
         pages = self.new_pages(len(units))
-        source = self.actor.arrive(m.Arrive(op, tuple(n.id for n in nodes), tier, pack(pages)))
+        source = self.actor.arrive(Arrive(op, tuple(n.id for n in nodes), tier, pack(pages)))
         below = self.held[1 - tier]
         assert unpack(source) == [below[unit].page for unit in units]
         for unit, page in zip(units, pages, strict=True):
@@ -47,12 +57,12 @@ class World(Reuse):
         if not path:
             return None
         if self.component.base:
-            found = self.actor.unbacked(m.Unbacked((path[-1].id,), climb=True))
+            found = self.actor.unbacked(Unbacked((path[-1].id,), climb=True))
             expected = [at for at in path if at.prefix not in l2]
             if any(l1[at.prefix].writer for at in expected if at.prefix in l1):
                 return None
         else:
-            found = self.actor.unbacked(m.Unbacked(walked.path))
+            found = self.actor.unbacked(Unbacked(walked.path))
             expected = [
                 at
                 for at in path
@@ -77,7 +87,7 @@ class World(Reuse):
         l2 = self.held[Tier.L2]
         node = self.walk(prompt).path[-1]
         end = len(prompt)
-        answer = self.actor.read(m.Read(op, node, start * self.page, end * self.page))
+        answer = self.actor.read(Read(op, node, start * self.page, end * self.page))
         if self.component.snapshot:
             tail = [prompt] if self._readable(prompt) and self.nodes()[node].end == end else []
             assert answer.start == end * self.page
@@ -111,7 +121,7 @@ class World(Reuse):
         if not ok:
             for lease in [lease for lease in self.leases if lease.cover & ended]:
                 self.unlock(lease)
-        freed = self.actor.moved(m.Moved(op, ok))
+        freed = self.actor.moved(Moved(op, ok))
         expected_free, gone = [], set()
         for side in BOTH:
             for unit, held in list(self.held[side].items()):
@@ -159,7 +169,7 @@ class World(Reuse):
 
     def evict(self, tier: Tier, pages: int, pinned: frozenset[int] = frozenset()) -> list[str]:
         """Evict, and check each victim against a sort of all that could have gone at its turn."""
-        freed = self.actor.evict(m.Evict(tier, pages, pinned))
+        freed = self.actor.evict(Evict(tier, pages, pinned))
         nodes, held = self.nodes(), self.held[tier]
         total, last = 0, 0
         left: list[tuple[set[int], list[int]]] = []
@@ -185,7 +195,7 @@ class World(Reuse):
 
     def _left(
         self,
-        freed: m.Freed,
+        freed: Freed,
         tier: Tier,
         left: list[tuple[set[int], list[int]]],
         *,
@@ -207,7 +217,7 @@ class World(Reuse):
     def drop(self, ids: Sequence[int], tier: Tier) -> None:
         """Drop what is not locked of these nodes."""
         nodes, locks = self.nodes(), self.locks()
-        freed = self.actor.drop(m.Drop(tuple(ids), tier))
+        freed = self.actor.drop(Drop(tuple(ids), tier))
         going = [
             nodes[id]
             for id in ids
@@ -222,9 +232,9 @@ class World(Reuse):
         if not self.component.base or not ids:
             return
         nodes = self.nodes()
-        assert self.actor.dead(m.Dead(tuple(ids))) == (() if forgotten else tuple(ids))
+        assert self.actor.dead(Dead(tuple(ids))) == (() if forgotten else tuple(ids))
         if not forgotten:
-            self.actor.drop(m.Drop((), Tier.L1, gone=tuple(ids)))
+            self.actor.drop(Drop((), Tier.L1, gone=tuple(ids)))
         self.tree.remove(m.Remove(tuple(ids)))
         for id in ids:
             for unit in nodes[id].pages:

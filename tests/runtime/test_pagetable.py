@@ -8,6 +8,7 @@ from banyankv.runtime.pagetable import GrowingTable
 from hypothesis import given
 from hypothesis import strategies as st
 
+PAGE = 16
 ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=9)
 steps = st.lists(
     st.one_of(
@@ -22,9 +23,6 @@ steps = st.lists(
 
 def packed(numbers: list[int]) -> bytes:
     return array("i", numbers).tobytes()
-
-
-PAGE = 16
 
 
 @given(st.integers(0, 5), ids, steps)
