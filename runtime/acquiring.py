@@ -89,6 +89,8 @@ class Acquiring:
             if pending.device < 0:
                 pending.host = pending.device = boundary
                 if lacking:
+                    # A claim may have split the edge in which the walk ended.
+                    walked = await parts.tree.ask(self._planner.walk_of(msg))
                     on_device = await self._planner.agree(walked, host=False)
                     pending.device = on_device.boundary
             if parts.store and self._worth_a_search(pending, boundary):
