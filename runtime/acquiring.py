@@ -163,7 +163,7 @@ class Acquiring:
         if boundary == end:
             return self._book.new_lease(msg, shares, path[-1], end, end), lacking
         anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
-        full = await self._planner.alone(walked, host=host)
+        full = await self._planner.alone(c.Walked(path, ends, partial), host=host)
         return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
 
     @staticmethod

@@ -59,7 +59,7 @@ class Publishing:
         record.computed = max(record.computed, upto)
         upto -= upto % self._parts.page
         patches: list[tuple[int, int, bytes]] = []
-        gained: list[int] = []
+        gained: dict[int, None] = {}
         if upto > record.published:
             grown: c.Grown | c.Walked = await self._tree.ask(self._insert(record, upto))
             if isinstance(grown, c.Walked):  # others have published some of it
@@ -71,7 +71,7 @@ class Publishing:
                     grown = await self._tree.ask(self._insert(record, upto))
             if isinstance(grown, c.Grown):
                 await self._grow(record, grown)
-                gained += grown.path
+                gained.update(dict.fromkeys(grown.path))
         starts = tuple([share.start for share in record.shares])
         published = m.Published(record.published, tuple(patches), starts)
         return Result(published, tuple(gained))
@@ -158,7 +158,7 @@ class Publishing:
         record: LeaseRecord,
         known: c.Grown,
         patches: list[tuple[int, int, bytes]],
-        gained: list[int],
+        gained: dict[int, None],
     ) -> None:
         """Let every component take its share over to nodes that are there; the lease goes on to their end.
 
@@ -180,7 +180,7 @@ class Publishing:
             else:
                 continue
             patches += [(part.index, at, mine) for at, mine in adopted.patches]
-            gained += adopted.attached
+            gained.update(dict.fromkeys(adopted.attached))
             if adopted.free:
                 free.append((part.name, adopted.free, 0))
         if free:
