@@ -180,6 +180,8 @@ class Cell:
         refusals = Actor.refusals if self.actor is None else self.actor.refusals
         if isinstance(error, refusals):
             return error
+        if self.gate & STOPPED and isinstance(error, (ActorStopped, Closed)):
+            return error  # its last act told somebody who has stopped as well: no crash
         boxed = self.crashed(error)
         return boxed if isinstance(error, Exception) else error
 

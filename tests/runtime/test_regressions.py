@@ -16,7 +16,7 @@ from banyankv import (
     open_cache,
 )
 from banyankv.actors import Fault, FaultKind, FaultPlan
-from banyankv.errors import ActorCrashed
+from banyankv.errors import ActorCrashed, BanyanError
 from banyankv.tiers.store import MemoryStore
 
 MODEL = ModelSpec(name="m", page_size=16, components=(PagedSpec(name="full", head_dim=8),))
@@ -191,3 +191,25 @@ async def test_an_operation_that_closing_cuts_off_is_no_crash(dispatch, autojump
         nursery.start_soon(ending, publishing.publish())
         await trio.sleep(1)
     assert ends == [Closed, Closed]
+
+
+@pytest.mark.parametrize("steps", range(30))
+async def test_an_operation_that_ends_in_a_closing_cache_is_no_crash(steps):
+    """Its last act may be to tell the cache something, and nobody is there to hear it any more."""
+    ends: list[type | None] = []
+
+    async def turn(cache) -> None:
+        try:
+            lease = await cache.acquire(range(100))
+            await lease.extend(100)
+            await lease.publish()
+        except BanyanError as error:
+            ends.append(type(error))
+        else:
+            ends.append(None)
+
+    async with trio.open_nursery() as nursery, open_cache(config("mailbox", 40, l2=40)) as cache:
+        nursery.start_soon(turn, cache)
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+    assert ends in ([None], [Closed])
