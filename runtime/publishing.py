@@ -64,7 +64,7 @@ class Publishing:
             grown: c.Grown | c.Walked = await self._tree.ask(self._insert(record, upto))
             if isinstance(grown, c.Walked):  # others have published some of it
                 walked, upto = await self._before_arrivals(record, grown, upto)
-                known = await self._cut(record, walked, upto)
+                known = await self._cut(record, walked)
                 if known.path:
                     await self._adopt(record, known, patches, gained)
                 if upto > record.published:  # the walk ended there, so nothing below agrees
@@ -94,7 +94,7 @@ class Publishing:
             walked = c.Walked(walked.path[:stop], walked.ends[:stop], partial=False)
         return walked, upto
 
-    async def _cut(self, record: LeaseRecord, walked: c.Walked, upto: int) -> c.Grown:
+    async def _cut(self, record: LeaseRecord, walked: c.Walked) -> c.Grown:
         if not walked.path:
             return _NO_NODES
         stands = tuple(

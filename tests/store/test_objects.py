@@ -72,7 +72,7 @@ def test_more_bytes_than_the_header_says_are_found() -> None:
 
 def test_each_difference_has_its_reason() -> None:
     good = encode(HEADER, BODY)
-    assert reason(b"XXXX" + good[4:]) is MissReason.NO_OBJECT
+    assert reason(b"JUNK" + good[4:]) is MissReason.NO_OBJECT
     assert reason(good[:4] + b"\x02\x00" + good[6:]) is MissReason.VERSION
     assert reason(good[:-1] + b"X") is MissReason.CHECKSUM
     assert reason(good, HEADER._replace(fingerprint=b"G" * 16)) is MissReason.FOREIGN_MODEL
