@@ -22,10 +22,10 @@ from .errors import (
 )
 from .runtime.cache import Cache, open_cache
 from .runtime.config import CacheConfig, StoreConfig
+from .runtime.coordinator.planning import Verdict
+from .runtime.coordinator.stats import CacheStats
 from .runtime.lease import Lease
 from .runtime.messages import HitTokens
-from .runtime.planning import Verdict
-from .runtime.stats import CacheStats
 from .spec import ModelSpec, Namespace, PagedSpec, SnapshotSpec, StateTensor, Tier
 from .telemetry import Telemetry, configure_telemetry
 

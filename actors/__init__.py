@@ -3,7 +3,15 @@
 from .actor import Actor, Coordinator, Down, Leaf, handles
 from .clock import Clock
 from .dead_letters import DeadLetter, Reason
-from .faults import Fault, FaultAction, FaultKind, FaultPlan, Faults, InjectedCrash, InjectedFault
+from .faults import (
+    Fault,
+    FaultAction,
+    FaultKind,
+    FaultPlan,
+    Faults,
+    InjectedCrash,
+    InjectedFault,
+)
 from .journal import Journal, read_journal
 from .mailbox import MailboxSpec, Policy
 from .observer import Fact, Hop, Observer, Trace

@@ -18,7 +18,17 @@ from ..errors import ActorCrashed, ActorStopped, BanyanError, Closed, MailboxFul
 from .actor import Actor, Coordinator, Down
 from .dead_letters import Reason
 from .envelope import Envelope
-from .gate import BUSY, DEFERRED, DOWN, FORCED, PARKED, QUEUED, STOPPED, WATCHED, describe
+from .gate import (
+    BUSY,
+    DEFERRED,
+    DOWN,
+    FORCED,
+    PARKED,
+    QUEUED,
+    STOPPED,
+    WATCHED,
+    describe,
+)
 from .mailbox import Mailbox, MailboxSpec, Policy
 from .notices import Abandoned
 from .operations import Parked, beginner

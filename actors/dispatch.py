@@ -18,7 +18,17 @@ from .actor import Coordinator, Down
 from .cell import Cell
 from .dead_letters import Reason
 from .envelope import Envelope
-from .gate import BLOCKED, BUSY, DOWN, FORCED, PARKED, QUEUED, STOPPED, WATCHED, describe
+from .gate import (
+    BLOCKED,
+    BUSY,
+    DOWN,
+    FORCED,
+    PARKED,
+    QUEUED,
+    STOPPED,
+    WATCHED,
+    describe,
+)
 from .notices import Abandoned
 from .operations import Parked, park
 from .reply import Phase, ReplyToken

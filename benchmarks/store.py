@@ -16,8 +16,8 @@ from ..errors import BanyanError
 from ..runtime.cache import Cache, open_cache
 from ..runtime.config import CacheConfig, StoreConfig
 from ..spec import ModelSpec, PagedSpec
-from ..tiers.keys import KEY_BYTES
-from ..tiers.lmdb_store import LmdbStore
+from ..tiers.store.keys import KEY_BYTES
+from ..tiers.store.lmdb_store import LmdbStore
 from .bench import Bench
 from .forest import Forest
 from .pace import Figures, median_us, plain_us

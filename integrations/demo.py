@@ -18,10 +18,10 @@ import msgspec
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from ..replay.presets import capacities
 from ..runtime.cache import open_cache
 from ..runtime.config import CacheConfig, StoreConfig
 from ..runtime.messages import HitTokens
-from ..runtime.presets import capacities
 from .layout import CacheLayout, describe
 from .transformers import TransformersEngine
 

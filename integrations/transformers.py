@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..errors import ConfigError
 from ..spec import Namespace
-from ..tiers.keys import chunk_tokens
+from ..tiers.store.keys import chunk_tokens
 from .batch import BatchedCache
 from .layout import CacheLayout, describe
 from .leased_cache import LeasedCache

@@ -24,7 +24,7 @@ from ..errors import ConfigError, IntegrityError
 from ..runtime.cache import Cache, open_cache
 from ..runtime.config import CacheConfig, StoreConfig
 from ..spec import PagedSpec, Tier
-from ..tiers.keys import chunk_tokens
+from ..tiers.store.keys import chunk_tokens
 from .layout import CacheLayout, describe
 from .transformers import TransformersEngine
 

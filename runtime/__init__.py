@@ -1,1 +1,1 @@
-"""What an engine embeds: configuration, assembly, the cache, leases and the command line."""
+"""What an engine embeds: configuration, assembly, the cache and its leases."""

@@ -27,13 +27,13 @@ from ..components.swa import SWAComponent
 from ..components.tree import UnifiedTreeCore
 from ..errors import ConfigError
 from ..spec import ModelSpec, Tier
-from ..tiers.keys import chunk_tokens
+from ..tiers.store.keys import chunk_tokens
 from .config import CacheConfig
-from .controller import HybridCacheController
-from .endpoints import Endpoints
-from .parts import Part, Parts
+from .coordinator.controller import HybridCacheController
+from .coordinator.endpoints import Endpoints
+from .coordinator.parts import Part, Parts
+from .coordinator.unified_radix_cache import UnifiedRadixCache
 from .readings import read
-from .unified_radix_cache import UnifiedRadixCache
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..tiers.arena import HostArena
     from ..tiers.fences import Fences
     from ..tiers.pools import DevicePools
-    from ..tiers.store import Store
+    from ..tiers.store.protocol import Store
     from ..tiers.tier import PageTier
 
 RULES: dict[str, type[TreeComponent]] = {
@@ -137,7 +137,7 @@ async def assemble(
             )
             stack.callback(engine.close)
         if store is None and config.store is not None:
-            from ..tiers.lmdb_store import LmdbStore
+            from ..tiers.store.lmdb_store import LmdbStore
 
             store = await LmdbStore.open(config.store.path, config.store.max_bytes)
             stack.push_async_callback(store.aclose)
@@ -219,8 +219,8 @@ def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:
 
 
 def _store_tier(store: Store, config: CacheConfig, arena: HostArena) -> Actor:
-    from ..tiers.breaker import Breaker
-    from ..tiers.l3 import StoreTier
+    from ..tiers.store.breaker import Breaker
+    from ..tiers.store.l3 import StoreTier
 
     breaker = Breaker(seed=config.seed)
     return StoreTier(store, config.model, arena, breaker=breaker, timeout=config.store_timeout)

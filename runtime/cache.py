@@ -21,12 +21,12 @@ from .arguments import tier as page_tier
 from .assembly import Assembled, assemble
 from .checking import check
 from .config import CacheConfig
-from .inspection import Inspection
+from .coordinator.inspection import Inspection
+from .coordinator.planning import Verdict
+from .coordinator.stats import CacheStats
 from .lease import Lease
 from .messages import TOKEN
-from .planning import Verdict
 from .request import Request
-from .stats import CacheStats
 from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..actors import FaultPlan, Journal, Trace
     from ..tiers.pools import DevicePools
-    from ..tiers.store import Store
+    from ..tiers.store.protocol import Store
 
 _BREATH = 0.001
 """Seconds that a caller may run on answers that never waited before a call yields for it."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ..errors import IntegrityError
 from ..spec import Tier
-from .inspection import ComponentView, Inspection
+from .coordinator.inspection import ComponentView, Inspection
 from .messages import PAGE, TOKEN
 
 

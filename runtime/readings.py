@@ -13,7 +13,7 @@ from ..components.tree import UnifiedTreeCore
 from ..spec import Tier
 from ..telemetry import Reading
 from ..tiers.tier import PageTier
-from .unified_radix_cache import UnifiedRadixCache
+from .coordinator.unified_radix_cache import UnifiedRadixCache
 
 
 def read(

@@ -26,8 +26,8 @@ from banyankv.actors import (
     read_journal,
     replay,
 )
-from banyankv.actors.testing import seeded_scheduler
 from banyankv.errors import BanyanError, ConfigError, DeadlineExceeded, IntegrityError
+from banyankv.testing.scheduler import seeded_scheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from banyankv.benchmarks.goals import LINES
 from banyankv.benchmarks.registry import BUILT, NOT_BUILT
-from banyankv.runtime import cli
+from banyankv.cli import main as cli
 
 MEASURES = {
     "turns": {"turns/s", "turns/s of CPU time", "hit rate", "÷ floor", "bookkeeping a token"}

@@ -7,9 +7,9 @@ import sys
 import urllib.request
 
 import pytest
+from banyankv.cli import main as cli
 from banyankv.integrations import demo
 from banyankv.integrations.leased_cache import LeasedCache
-from banyankv.runtime import cli
 
 SMALL = {"CONVERSATIONS": 2, "TURNS": 3, "RESTART": 2, "SYSTEM": 48, "QUESTION": 150, "ANSWER": 4}
 
@@ -72,7 +72,7 @@ def test_wrong_options_are_one_line_and_code_2(arguments, complaint, capsys):
 
 
 def test_serve_listens_until_it_is_told_to_end():
-    program = "from banyankv.runtime.cli import main; raise SystemExit(main())"
+    program = "from banyankv.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", program, "serve", "--port", "0", "--grace", "1"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -7,8 +7,8 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 import msgspec
 import torch
 from banyankv import IntegrityError
+from banyankv.cli import main as cli
 from banyankv.integrations.transformers import TransformersEngine
-from banyankv.runtime import cli
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from .world import (

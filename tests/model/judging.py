@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 from banyankv import Cache, Namespace, Tier
-from banyankv.runtime.inspection import Inspection
+from banyankv.runtime.coordinator.inspection import Inspection
 
 from .engine import Turn
 from .reference import Flat, Key, Referee, State, floor

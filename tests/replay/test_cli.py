@@ -5,10 +5,11 @@ import signal
 
 import numpy as np
 import pytest
-from banyankv.runtime import cli
-from banyankv.runtime.fingerprints import Fingerprints
-from banyankv.runtime.sizes import parse_bytes
-from banyankv.runtime.workloads import Workload, open_workload
+from banyankv.cli import main as cli
+from banyankv.cli import replay as verb
+from banyankv.cli.sizes import parse_bytes
+from banyankv.replay.fingerprints import Fingerprints
+from banyankv.replay.workloads import Workload, open_workload
 
 SMALL = "generated:multi-turn:sessions=4,turns=3,new=300"
 
@@ -145,7 +146,7 @@ def test_ctrl_c_prints_what_was_done_and_leaves_a_store_that_can_be_used(
 
     store, figures = tmp_path / "store", tmp_path / "f.json"
     interrupted = Workload(whole.name, whole.lengths, build)
-    monkeypatch.setattr(cli, "open_workload", lambda *_: interrupted)
+    monkeypatch.setattr(verb, "open_workload", lambda *_: interrupted)
     assert run("replay", SMALL, "--store", store, "--json", figures) == 130
     found = json.loads(figures.read_text())
     assert 5 <= found["requests"] < 12

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from banyankv.runtime.fingerprints import Fingerprints
+from banyankv.replay.fingerprints import Fingerprints
 from banyankv.spec import ModelSpec, Namespace, PagedSpec, SnapshotSpec, StateTensor
 from hypothesis import given
 from hypothesis import strategies as st

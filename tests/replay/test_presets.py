@@ -2,7 +2,7 @@
 
 import pytest
 from banyankv.errors import ConfigError
-from banyankv.runtime.presets import PRESETS, capacities, load_model, snapshot_grid
+from banyankv.replay.presets import PRESETS, capacities, load_model, snapshot_grid
 from banyankv.spec import PagedSpec
 
 TOML = """

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from banyankv.replay.presets import PRESETS, capacities, load_model
+from banyankv.replay.run import Replay
+from banyankv.replay.toy_engine import ToyEngine
+from banyankv.replay.workloads import BLOCK, Turn, Workload, expand, open_workload
 from banyankv.runtime.cache import open_cache
 from banyankv.runtime.config import CacheConfig, StoreConfig
-from banyankv.runtime.presets import PRESETS, capacities, load_model
-from banyankv.runtime.replay import Replay
-from banyankv.runtime.toy_engine import ToyEngine
-from banyankv.runtime.workloads import BLOCK, Turn, Workload, expand, open_workload
 from banyankv.spec import Namespace
 
 _SPEC = importlib.util.spec_from_file_location(

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from banyankv.errors import ConfigError
-from banyankv.runtime.workloads import BLOCK, MAX_BLOCKS, expand, open_workload
+from banyankv.replay.workloads import BLOCK, MAX_BLOCKS, expand, open_workload
 from hypothesis import given
 from hypothesis import strategies as st
 

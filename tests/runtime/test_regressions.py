@@ -17,7 +17,7 @@ from banyankv import (
 )
 from banyankv.actors import Fault, FaultKind, FaultPlan
 from banyankv.errors import ActorCrashed, BanyanError
-from banyankv.tiers.store import MemoryStore
+from banyankv.tiers.store.memory import MemoryStore
 
 MODEL = ModelSpec(name="m", page_size=16, components=(PagedSpec(name="full", head_dim=8),))
 

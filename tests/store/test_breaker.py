@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import trio
 import trio.testing
-from banyankv.tiers.breaker import Breaker, BreakerState
+from banyankv.tiers.store.breaker import Breaker, BreakerState
 
 
 def call(breaker: Breaker, ok: bool | None) -> bool:

@@ -5,7 +5,7 @@ import struct
 import pytest
 from banyankv.errors import ConfigError
 from banyankv.spec import Namespace
-from banyankv.tiers.keys import KeyMaker, chain, chunk_tokens, object_key, seed
+from banyankv.tiers.store.keys import KeyMaker, chain, chunk_tokens, object_key, seed
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,11 +14,11 @@ from banyankv.actors import Ref, open_system
 from banyankv.actors.observer import Fact, Hop
 from banyankv.errors import ConfigError, DeadlineExceeded, WouldWait
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
-from banyankv.tiers.breaker import Breaker
-from banyankv.tiers.l3 import StoreTier
 from banyankv.tiers.messages import StoreItem
-from banyankv.tiers.store import MemoryStore, MissReason
-from banyankv.tiers.store_messages import (
+from banyankv.tiers.store.breaker import Breaker
+from banyankv.tiers.store.l3 import StoreTier
+from banyankv.tiers.store.memory import MemoryStore
+from banyankv.tiers.store.messages import (
     Fetch,
     Outcomes,
     Probe,
@@ -27,6 +27,7 @@ from banyankv.tiers.store_messages import (
     Save,
     StoreCall,
 )
+from banyankv.tiers.store.protocol import MissReason
 
 MODEL = ModelSpec(
     name="m",

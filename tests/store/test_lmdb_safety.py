@@ -15,15 +15,15 @@ import lmdb
 import pytest
 import trio
 from banyankv.errors import ConfigError, TierUnavailable
-from banyankv.tiers.lmdb_folder import ASIDE, DATA, OBJECTS, RECORDS, missing_bytes, unclean
-from banyankv.tiers.lmdb_store import LmdbStore
-from banyankv.tiers.store import StoreSetAside
-from banyankv.tiers.store_check import inspect
+from banyankv.tiers.store.check import inspect
+from banyankv.tiers.store.lmdb_folder import ASIDE, DATA, OBJECTS, RECORDS, missing_bytes, unclean
+from banyankv.tiers.store.lmdb_store import LmdbStore
+from banyankv.tiers.store.protocol import StoreSetAside
 
 MIB = 1 << 20
 PUT_FOR_EVER = """
 import sys, trio
-from banyankv.tiers.lmdb_store import LmdbStore
+from banyankv.tiers.store.lmdb_store import LmdbStore
 
 async def main(path):
     store = await LmdbStore.open(path, 1 << 24)
@@ -39,7 +39,7 @@ trio.run(main, sys.argv[1])
 PUT_UNDER_A_FILE_LIMIT = """
 import resource, sys, trio
 from banyankv.errors import TierUnavailable
-from banyankv.tiers.lmdb_store import LmdbStore
+from banyankv.tiers.store.lmdb_store import LmdbStore
 
 async def main(path):
     store = await LmdbStore.open(path, 1 << 26)
@@ -149,7 +149,9 @@ async def test_a_short_file_that_can_be_read_is_kept(tmp_path: Path) -> None:
     await fill(tmp_path)
     data = tmp_path / DATA
     # LMDB may promise pages that it never wrote, all of them free: pretend that it did
-    with patch("banyankv.tiers.lmdb_open.missing_bytes", lambda path: missing_bytes(path) + 4096):
+    with patch(
+        "banyankv.tiers.store.lmdb_open.missing_bytes", lambda path: missing_bytes(path) + 4096
+    ):
         store = await LmdbStore.open(tmp_path, 4 * MIB)
     assert store.statistics().objects == 200
     await store.aclose()
@@ -168,7 +170,7 @@ async def test_after_another_boot_an_unclean_store_is_set_aside(tmp_path: Path) 
 
 async def test_after_another_boot_a_clean_store_is_warm(tmp_path: Path) -> None:
     await fill(tmp_path)
-    with patch("banyankv.tiers.lmdb_folder.boot_id", lambda: "another-boot"):
+    with patch("banyankv.tiers.store.lmdb_folder.boot_id", lambda: "another-boot"):
         store = await LmdbStore.open(tmp_path, 4 * MIB)
         assert store.statistics().objects == 200
         await store.aclose()
@@ -178,7 +180,7 @@ async def test_without_a_boot_id_an_unclean_store_is_not_trusted(tmp_path: Path)
     await fill(tmp_path)
     (tmp_path / "unclean").write_text("\n1\n")
     with (
-        patch("banyankv.tiers.lmdb_folder.boot_id", lambda: ""),
+        patch("banyankv.tiers.store.lmdb_folder.boot_id", lambda: ""),
         pytest.warns(StoreSetAside, match="machine went down"),
     ):
         await (await LmdbStore.open(tmp_path, 4 * MIB)).aclose()

@@ -14,9 +14,9 @@ import pytest
 import trio
 import trio.testing
 from banyankv.errors import ConfigError, TierUnavailable
-from banyankv.tiers.lmdb_store import LmdbStore
-from banyankv.tiers.lmdb_writer import Writer
-from banyankv.tiers.recency import Pages
+from banyankv.tiers.store.lmdb_store import LmdbStore
+from banyankv.tiers.store.lmdb_writer import Writer
+from banyankv.tiers.store.recency import Pages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -137,7 +137,7 @@ async def test_a_bound_that_is_too_small_is_refused(tmp_path: Path) -> None:
 
 
 async def test_records_are_compacted_and_still_right(tmp_path: Path) -> None:
-    with patch("banyankv.tiers.recency._SLACK_ENTRIES", 4):
+    with patch("banyankv.tiers.store.recency._SLACK_ENTRIES", 4):
         async with opened(tmp_path) as store:
             for number in range(50):
                 await store.put([(key(number % 5), content(number, 400))])
@@ -263,7 +263,7 @@ async def test_the_event_loop_goes_on_while_the_writer_syncs(tmp_path: Path) -> 
         sync(writer)
 
     with (
-        patch("banyankv.tiers.lmdb_writer._SYNC_SECONDS", 0.0),
+        patch("banyankv.tiers.store.lmdb_writer._SYNC_SECONDS", 0.0),
         patch.object(Writer, "_sync", slow),
     ):
         async with opened(tmp_path) as store:

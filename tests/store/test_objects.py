@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from banyankv.errors import ConfigError, IntegrityError
-from banyankv.tiers.objects import FIXED_BYTES, BadObject, Header, decode, encode, select
-from banyankv.tiers.store import MissReason
+from banyankv.tiers.store.objects import FIXED_BYTES, BadObject, Header, decode, encode, select
+from banyankv.tiers.store.protocol import MissReason
 from hypothesis import example, given
 from hypothesis import strategies as st
 

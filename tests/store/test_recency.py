@@ -4,7 +4,7 @@ import struct
 from collections import OrderedDict
 
 import pytest
-from banyankv.tiers.recency import ENTRY_BYTES, Pages, Recency, pack_changes
+from banyankv.tiers.store.recency import ENTRY_BYTES, Pages, Recency, pack_changes
 from hypothesis import given
 from hypothesis import strategies as st
 

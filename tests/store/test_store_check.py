@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from banyankv.errors import ConfigError, TierUnavailable
-from banyankv.tiers import store_check
-from banyankv.tiers.lmdb_store import LmdbStore
-from banyankv.tiers.objects import Header, encode
-from banyankv.tiers.store_check import Content, StoreReport, inspect
+from banyankv.tiers.store import check as store_check
+from banyankv.tiers.store.check import Content, StoreReport, inspect
+from banyankv.tiers.store.lmdb_store import LmdbStore
+from banyankv.tiers.store.objects import Header, encode
 
 MIB = 1 << 20
 

@@ -12,11 +12,12 @@ import trio
 import trio.testing
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
-from banyankv.tiers.keys import object_key
 from banyankv.tiers.messages import StoreItem
-from banyankv.tiers.objects import Header, decode, encode
-from banyankv.tiers.store import MemoryStore, MissReason
-from banyankv.tiers.store_io import Progress, StoreFailed, StoreIO
+from banyankv.tiers.store.keys import object_key
+from banyankv.tiers.store.memory import MemoryStore
+from banyankv.tiers.store.objects import Header, decode, encode
+from banyankv.tiers.store.protocol import MissReason
+from banyankv.tiers.store.store_io import Progress, StoreFailed, StoreIO
 
 PAGE = 4
 MODEL = ModelSpec(

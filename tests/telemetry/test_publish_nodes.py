@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from banyankv import CacheConfig, ModelSpec, PagedSpec, SnapshotSpec, StateTensor, Tier, open_cache
+from banyankv import (
+    CacheConfig,
+    ModelSpec,
+    PagedSpec,
+    SnapshotSpec,
+    StateTensor,
+    Tier,
+    open_cache,
+)
 
 MODEL = ModelSpec(
     name="m",

@@ -1,0 +1,62 @@
+"""The picture of a replay: cumulative hit rate by tier, and how full the tiers were."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from ..replay.report import Sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def require_plotting() -> None:
+    """Find out before a long run whether there will be a picture; raises `ConfigError` if not."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("a plot needs matplotlib: pip install 'banyankv[plot]'") from None
+
+
+def plot_replay(samples: Sequence[Sample], title: str, path: Path) -> None:
+    """Draw the samples of a replay into `path`; the file's ending tells the format.
+
+    Raises `ConfigError` where matplotlib is missing, or the file cannot be written.
+    """
+    require_plotting()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    rates, room = figure.subplots(2, 1, sharex=True)
+    figure.suptitle(title)
+    _rates(rates, samples)
+    _occupancy(room, samples)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot write the plot: {error}") from None
+
+
+def _rates(axes: Axes, samples: Sequence[Sample]) -> None:
+    requests = [sample.requests for sample in samples]
+    shares = [
+        [getattr(sample.hit_tokens, tier) / sample.tokens for sample in samples]
+        for tier in ("l1", "l2", "l3")
+    ]
+    axes.stackplot(requests, *shares, labels=["L1", "L2", "L3"])
+    axes.set_ylabel("hit tokens / tokens, so far")
+    axes.set_ylim(0, 1)
+    axes.legend(loc="upper left")
+
+
+def _occupancy(axes: Axes, samples: Sequence[Sample]) -> None:
+    requests = [sample.requests for sample in samples]
+    for pool in samples[-1].occupancy if samples else ():
+        axes.plot(requests, [sample.occupancy[pool] for sample in samples], label=pool)
+    axes.set_xlabel("requests")
+    axes.set_ylabel("pages in use / pages")
+    axes.set_ylim(0, 1.02)
+    if samples:
+        axes.legend(loc="lower right")

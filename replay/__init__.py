@@ -1,0 +1,1 @@
+"""Workloads, and the replay that proves every reused byte of one."""

@@ -1,0 +1,1 @@
+"""The actor that coordinates a cache, and the parts it is made of."""

@@ -1,0 +1,161 @@
+"""HybridCacheController: carries out what the cache actor decided to move between tiers.
+
+Its operations only start child tasks. Copies, hashing and store calls run there and come back to the
+cache as messages on its control lane, exactly one for each operation, whatever happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import trio
+
+from ...actors import Coordinator, Ref, handles
+from ...errors import BanyanError, IntegrityError
+from ...tiers import messages as t
+from ...tiers.copy import CopyEngine
+from ...tiers.store import messages as s
+from ...tiers.store.keys import chain, encoded_seed
+from .. import messages as m
+from .endpoints import Endpoints
+
+
+class HybridCacheController(Coordinator):
+    """Run transfers for one cache. `connect` tells it whom to report to, before the first message."""
+
+    def __init__(
+        self,
+        engine: CopyEngine | None,
+        store: Ref[Any] | None,
+        endpoints: Endpoints,
+        timeout: float,
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self._store = store
+        self._endpoints = endpoints
+        self._timeout = timeout
+        self._cache: Ref[Any] | None = None
+
+    def connect(self, cache: Ref[Any]) -> None:
+        """Report to this cache."""
+        self._cache = cache
+
+    def _report(self, msg: m.Message) -> None:
+        if self._cache is None:
+            raise IntegrityError("the controller was started without a cache to report to")
+        self._cache.tell(msg, control=True)
+
+    # -- copies between L1 and L2 ---------------------------------------------------------------------
+
+    @handles(m.Transfer)
+    async def transfer(self, msg: m.Transfer) -> None:
+        """Start a batch of copies."""
+        self.start(self._transfer, msg)
+
+    async def _transfer(self, msg: m.Transfer) -> None:
+        if self._engine is None:
+            raise IntegrityError("there is no lower tier to copy from or to")
+        try:
+            await self._engine.run(msg.moves, msg.source, msg.target, fence=msg.fence)
+        except BanyanError as error:
+            self._report(m.Transferred(msg.op, ok=False, error=str(error)))
+        else:
+            self._report(m.Transferred(msg.op, ok=True))
+
+    # -- the store ------------------------------------------------------------------------------------
+
+    @handles(m.Find)
+    async def find(self, msg: m.Find) -> None:
+        """Start to look in the store."""
+        self.start(self._find, msg)
+
+    async def _find(self, msg: m.Find) -> None:
+        chains = await self._hash(encoded_seed(msg.namespace), msg.tokens)
+        wanted = self._endpoints.wanted(len(chains), msg.full, msg.reuse)
+        present: dict[str, frozenset[int]] = {}
+        if any(wanted.values()):
+            probe = s.Probe(
+                tuple((name, b"".join(chains[i] for i in at)) for name, at in wanted.items()),
+                trio.current_time() + self._timeout,
+            )
+            probed: s.Probed = await self._ask_store(probe)
+            for (name, at), flags in zip(wanted.items(), probed.present, strict=True):
+                present[name] = frozenset(i for i, flag in zip(at, flags, strict=True) if flag)
+        endpoint = self._endpoints.deepest(present, len(chains), msg.full, msg.reuse)
+        items = tuple(
+            t.StoreItem(name, chains[index], start, end, b"")
+            for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
+        )
+        full = self._endpoints.full_reach(present, msg.full)
+        self._report(m.Found(msg.op, endpoint, full, items))
+
+    async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
+        return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)
+
+    async def _ask_store(self, msg: Any) -> Any:
+        if self._store is None:
+            raise IntegrityError("there is no store to ask")
+        return await self._store.ask(msg)
+
+    @handles(m.Fetch)
+    async def fetch(self, msg: m.Fetch) -> None:
+        """Start to read objects into L2."""
+        self.start(self._fetch, msg)
+
+    async def _fetch(self, msg: m.Fetch) -> None:
+        deadline = trio.current_time() + self._timeout
+        answer: s.Outcomes = await self._ask_store(s.Fetch(msg.items, deadline))
+        self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
+
+    @handles(m.Save)
+    async def save(self, msg: m.Save) -> None:
+        """Start to write objects from L2."""
+        self.start(self._save, msg)
+
+    async def _save(self, msg: m.Save) -> None:
+        chunk = self._endpoints.chunk
+        previous = msg.chain or encoded_seed(msg.namespace)
+        chains = await self._hash(previous, msg.tokens)
+        first = msg.base // chunk
+        items = [
+            msgspec.structs.replace(item, chain=chains[item.end // chunk - first - 1])
+            for item in msg.items
+        ]
+        missing = await self._missing(items)
+        stored = 0
+        if missing:
+            deadline = trio.current_time() + self._timeout
+            answer: s.Outcomes = await self._ask_store(s.Save(tuple(missing), deadline))
+            for item, reason in zip(missing, answer.outcomes, strict=True):
+                if reason is None:
+                    stored += self._endpoints.bytes(item)
+        at = msg.base + len(chains) * chunk
+        self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored))
+
+    async def _missing(self, items: list[t.StoreItem]) -> list[t.StoreItem]:
+        """Answer the items that the store does not hold yet."""
+        by_component: dict[str, list[t.StoreItem]] = {}
+        for item in items:
+            by_component.setdefault(item.component, []).append(item)
+        if not items:
+            return []
+        probe = s.Probe(
+            tuple((name, _packed(group)) for name, group in by_component.items()),
+            trio.current_time() + self._timeout,
+        )
+        probed: s.Probed = await self._ask_store(probe)
+        if probed.reason is not None:
+            return []
+        return [
+            item
+            for group, flags in zip(by_component.values(), probed.present, strict=True)
+            for item, flag in zip(group, flags, strict=True)
+            if not flag
+        ]
+
+
+def _packed(items: Iterable[t.StoreItem]) -> bytes:
+    return b"".join(item.chain for item in items)

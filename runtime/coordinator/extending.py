@@ -1,0 +1,217 @@
+"""Private room of a running request: pages, first come first served where they are short, and states."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from ...actors import ReplyToken
+from ...components import messages as c
+from ...errors import ConfigError, NoCapacity, StaleLease
+from ...spec import Tier
+from ...tiers import messages as t
+from .. import messages as m
+from ..messages import PAGE
+from .leases import LeaseRecord
+from .parts import Parts
+from .pending import RoomWaiter
+from .room import Room
+
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+
+
+class Extending:
+    """Extend, trim and keep states for the cache actor; used inside its operations only.
+
+    `waiters` is in order of asking.
+    """
+
+    def __init__(self, parts: Parts, room: Room, leases: Mapping[int, LeaseRecord]) -> None:
+        self._parts = parts
+        self._room = room
+        self._leases = leases
+        self._page = parts.page
+        self._names = tuple(part.name for part in parts.all)
+        self._snapshots = {part.name: part for part in parts.snapshots}
+        self._states = tuple((part.index, part.name) for part in parts.snapshots)
+        self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
+        self._nothing = m.Extended((b"",) * len(parts.all))
+        self._last_waiter = 0
+        self.waiters: deque[RoomWaiter] = deque()
+
+    async def extend(self, record: LeaseRecord, count: int) -> m.Extended | None:
+        """Extend at once, or answer None where there is no room for it, or others wait for some."""
+        if count < 1:
+            raise ConfigError(f"extend needs at least one token, not {count}")
+        if record.extent > record.passed:
+            await self._advance(record)
+        want = self._want(record, count)
+        if not want:
+            record.extent += count
+            return self._nothing
+        if self.waiters:
+            return None
+        got = await self._room.take(_L1, want)
+        return None if isinstance(got, t.Short) else self._grant(record, count, got)
+
+    async def refuse(self, record: LeaseRecord, count: int, patience: float) -> None:
+        """Raise NoCapacity for a request that found no room and need not `wait` for any.
+
+        That is one that no eviction and no release could ever satisfy, and one without patience.
+        """
+        shortage, capacity = await self._shortage(record, count)
+        if patience <= 0 or shortage.needed > capacity:
+            raise shortage
+
+    def wait(self, record: LeaseRecord, msg: m.Extend, token: ReplyToken) -> RoomWaiter:
+        """Queue a request for room."""
+        self._last_waiter += 1
+        waiter = RoomWaiter(self._last_waiter, msg, record, token)
+        self.waiters.append(waiter)
+        return waiter
+
+    async def serve(self) -> None:
+        """Serve who waits, in order, as far as there is room."""
+        while self.waiters:
+            waiter = self.waiters[0]
+            record, count = waiter.record, waiter.msg.count
+            if record.id not in self._leases:
+                waiter.token.fail(StaleLease(f"lease {record.id} was released meanwhile"))
+            else:
+                want = self._want(record, count)
+                got = await self._room.take(_L1, want) if want else self._nothing.pages
+                if isinstance(got, t.Short):
+                    return
+                waiter.token.reply(self._grant(record, count, got))
+            self._done(waiter)
+
+    def _done(self, waiter: RoomWaiter) -> None:
+        self.waiters.remove(waiter)
+        waiter.scope.cancel()
+
+    async def time_out(self, id: int) -> None:
+        """Refuse a request whose patience is over; who stands behind it may be served now."""
+        await self.serve()
+        for waiter in self.waiters:
+            if waiter.id == id:
+                shortage, _ = await self._shortage(waiter.record, waiter.msg.count)
+                waiter.token.fail(shortage)
+                self._done(waiter)
+                await self.serve()
+                return
+
+    def leave(self, token: ReplyToken) -> None:
+        """Take a request whose asker left out of the queue."""
+        for waiter in self.waiters:
+            if waiter.token is token:
+                self._done(waiter)
+                return
+
+    def _want(self, record: LeaseRecord, count: int) -> tuple[tuple[str, int], ...]:
+        """Answer what each component needs for so many tokens more; empty where none needs any."""
+        page, last = self._page, record.extent - 1
+        pages = (last + count) // page - last // page
+        want = [(name, pages) for name in self._names]
+        lacking = pages
+        for index, name in self._states:
+            slots = 0 if record.shares[index].slot else 1
+            want[index] = (name, slots)
+            lacking += slots
+        return tuple(want) if lacking else ()
+
+    @staticmethod
+    def _grant(record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
+        """Hand a lease what it wanted, one list a component."""
+        for index, share in enumerate(record.shares):
+            if not share.part.snapshot:
+                share.own += pages[index]
+            elif pages[index]:
+                share.slot = pages[index]
+        record.extent += count
+        return m.Extended(pages)
+
+    async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
+        """Keep the working state as that of a position; -1 where there is no slot for the copy."""
+        at, part = msg.at, self._snapshots.get(msg.component)
+        if part is None:
+            raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
+        share = record.shares[part.index]
+        if at % self._page or not record.published < at <= record.extent:
+            raise ConfigError(
+                f"a snapshot must stand at a multiple of {self._page} in "
+                f"({record.published}, {record.extent}], not at {at}"
+            )
+        for kept, _ in share.kept:
+            if kept == at:
+                raise ConfigError(f"there is a snapshot of {msg.component!r} at {at} already")
+        if not share.slot:
+            raise ConfigError(f"{msg.component!r} has no working state before the first extend")
+        slot = await self._room.clone(part, share.slot, msg.stream)
+        if isinstance(slot, t.Short):
+            return -1
+        share.kept.append((at, slot))
+        return int.from_bytes(slot, "little")
+
+    async def trim(self, record: LeaseRecord, count: int) -> int:
+        """Give back the room of the last tokens, none of them computed; answer the extent."""
+        extent = record.extent - count
+        floor = max(record.published, record.computed)
+        if count < 0 or extent < floor:
+            raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
+        page = self._page
+        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
+        free: list[tuple[str, bytes, int]] = []
+        for share in record.shares:
+            if share.part.snapshot:
+                free += [(share.part.name, slot, 0) for at, slot in share.kept if at > extent]
+                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
+            elif surplus:
+                free.append((share.part.name, bytes(share.own[-surplus:]), 0))
+                del share.own[-surplus:]
+        record.extent = extent
+        await self._room.give_back(_L1, free)
+        return extent
+
+    async def _advance(self, record: LeaseRecord) -> None:
+        """Note that the engine has computed all there is room for, and let go what windows have passed."""
+        record.passed = record.computed = record.extent
+        if not self._windowed:
+            return
+        page = self._page
+        free: list[tuple[str, bytes, int]] = []
+        standing = [at for index, _ in self._states for at, _ in record.shares[index].kept]
+        for index in self._windowed:
+            share = record.shares[index]
+            part = share.part
+            start = part.rule.window_start(record.computed, standing)
+            if start <= share.start:
+                continue
+            share.start = start
+            if start > share.own_start:
+                free.append((part.name, share.take_own(start, page), 0))
+            if share.receipts and start >= share.low_end:
+                receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
+                share.receipts, share.low_end = receded.receipts, receded.low_end
+        await self._room.give_back(_L1, free)
+
+    async def _shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, int]:
+        """Find the pool that is shortest for this request: the error that says so, and its capacity."""
+        usage: tuple[t.PoolUsage, ...] = await self._parts.l1.ask(t.Usage())
+        pools = {pool.component: pool for pool in usage}
+        want = [(name, needed) for name, needed in self._want(record, count) if needed]
+        name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)
+        for other, pages in want:
+            if pages > pools[other].capacity:
+                name, needed = other, pages
+        pool = pools[name]
+        return NoCapacity(name, needed, pool.free, await self._locked(name)), pool.capacity
+
+    async def _locked(self, name: str) -> int:
+        """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
+        part = self._parts.by_name[name]
+        held: tuple[c.Held, c.Held] = await part.ref.ask(c.Ledger())
+        own = 0
+        for record in self._leases.values():
+            share = record.shares[part.index]
+            own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
+        return held[0].locked + own

@@ -1,0 +1,217 @@
+"""Publishing: hand computed pages to the tree, give duplicates back, move the locks.
+
+    tree      |--- A ---|--- B ---|                    existing nodes beyond the anchor
+    own            ==================================
+    result    |--- A ---|--- B ---|-- new --|-- cap --|
+
+What existing nodes hold stays, what they lack is attached (revival). The rest becomes new nodes, cut
+where own pages of a component start, where a snapshot stands, and where the need of the end begins
+(the leaf cap: a lock on the end pins a window and not a long node).
+
+Everything own is handed over, also what a window has left behind: the tree evicts it when there is
+need, and until then somebody may fork there. The lease keeps locks on what `upto` needs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...components import messages as c
+from ...errors import ConfigError
+from ...spec import Tier
+from .. import messages as m
+from ..messages import TOKEN
+from .leases import LeaseRecord, Share
+from .parts import Parts
+from .room import Room
+from .splitting import Splitter
+
+_L1 = Tier.L1  # asking an enum for a member costs more than a call
+_NO_NODES = c.Grown((), ())
+
+
+class Result(msgspec.Struct, frozen=True, gc=False):
+    """What a publish answers, and the nodes that gained payload by it."""
+
+    published: m.Published
+    nodes: tuple[int, ...]
+
+
+class Publishing:
+    """Publish for the cache actor; used inside its operations only."""
+
+    def __init__(self, parts: Parts, room: Room, splitter: Splitter) -> None:
+        self._parts = parts
+        self._tree = parts.tree
+        self._room = room
+        self._splitter = splitter
+
+    async def publish(self, record: LeaseRecord, msg: m.Publish) -> Result:
+        """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
+        upto, appended = msg.upto, msg.appended
+        if not 0 <= upto <= record.extent:
+            raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
+        known_ids = record.known + len(appended) // TOKEN
+        if upto > known_ids:
+            raise ConfigError(f"only {known_ids} token ids are known; append the others first")
+        if appended:
+            record.generated += appended
+        record.computed = max(record.computed, upto)
+        upto -= upto % self._parts.page
+        patches: list[tuple[int, int, bytes]] = []
+        gained: dict[int, None] = {}
+        if upto > record.published:
+            grown: c.Grown | c.Walked = await self._tree.ask(self._insert(record, upto))
+            if isinstance(grown, c.Walked):  # others have published some of it
+                walked, upto = await self._before_arrivals(record, grown, upto)
+                known = await self._cut(record, walked)
+                if known.path:
+                    await self._adopt(record, known, patches, gained)
+                if upto > record.published:  # the walk ended there, so nothing below agrees
+                    grown = await self._tree.ask(self._insert(record, upto))
+            if isinstance(grown, c.Grown):
+                await self._grow(record, grown)
+                gained.update(dict.fromkeys(grown.path))
+        starts = tuple([share.start for share in record.shares])
+        published = m.Published(record.published, tuple(patches), starts)
+        return Result(published, tuple(gained))
+
+    def _insert(self, record: LeaseRecord, upto: int) -> c.Insert:
+        """Ask for own tokens below the anchor; answered by a Walked where some are there already."""
+        start = record.published
+        cuts = self._cuts(record, start, upto)
+        return c.Insert(record.namespace, record.key(start, upto), record.anchor, cuts)
+
+    async def _before_arrivals(
+        self, record: LeaseRecord, walked: c.Walked, upto: int
+    ) -> tuple[c.Walked, int]:
+        """Shorten what agrees with own tokens where a node is arriving on L1."""
+        stop = len(walked.path)
+        for part in self._parts.all:
+            stop = min(stop, await part.ref.ask(c.Arriving(walked.path)))
+        if stop < len(walked.path):
+            upto = walked.ends[stop - 1] if stop else record.published
+            walked = c.Walked(walked.path[:stop], walked.ends[:stop], partial=False)
+        return walked, upto
+
+    async def _cut(self, record: LeaseRecord, walked: c.Walked) -> c.Grown:
+        if not walked.path:
+            return _NO_NODES
+        stands = tuple(
+            at for share in record.shares for at, _ in share.kept if at <= walked.ends[-1]
+        )
+        owns = {
+            share.part: (share.own_start, Tier.L1)
+            for share in record.shares
+            if not share.part.snapshot and share.own_start > record.published
+        }
+        return await self._splitter.cut(walked, owns, stands, record.published)
+
+    def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:
+        """Answer where new nodes for tokens from `start` to `upto` are cut."""
+        page = self._parts.page
+        cuts: set[int] = set()
+        for share in record.shares:
+            part = share.part
+            if start < share.own_start < upto:
+                cuts.add(share.own_start)
+            if part.snapshot:
+                for at, _ in share.kept:
+                    if start < at < upto:
+                        cuts.add(at)
+            elif not part.base:
+                for low, _ in part.rule.need(upto):
+                    if low - low % page > start:
+                        cuts.add(low - low % page)
+        return tuple(sorted(cuts)) if cuts else ()
+
+    async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
+        """Let every component take its share over to new nodes; the lease stands at their end then."""
+        now, path, ends, page = self._parts.tick(), new.path, new.ends, self._parts.page
+        upto = ends[-1]
+        for share in record.shares:
+            part = share.part
+            if part.snapshot:
+                if share.kept:
+                    await self._keep(record, share, new, now)
+                continue
+            own, pages = share.own_start, share.take_own(upto, page)
+            relocked: c.Relocked = await part.ref.ask(
+                c.Grow(
+                    _L1,
+                    record.anchor,
+                    path,
+                    ends,
+                    own,
+                    pages,
+                    share.receipts,
+                    relock=True,
+                    now=now,
+                    priority=record.priority,
+                )
+            )
+            self._move(share, relocked, upto)
+        record.anchor, record.published = path[-1], upto
+
+    async def _adopt(
+        self,
+        record: LeaseRecord,
+        known: c.Grown,
+        patches: list[tuple[int, int, bytes]],
+        gained: dict[int, None],
+    ) -> None:
+        """Let every component take its share over to nodes that are there; the lease goes on to their end.
+
+        Notes what replaces duplicates, and the nodes that gained payload.
+        """
+        now, path, ends, priority = self._parts.tick(), known.path, known.ends, record.priority
+        anchor, upto, page = path[-1], ends[-1], self._parts.page
+        free: list[tuple[str, bytes, int]] = []
+        for share in record.shares:
+            part = share.part
+            adopted: c.Adopted
+            if not part.snapshot:
+                own, pages = share.own_start, share.take_own(upto, page)
+                adopt = c.Adopt(_L1, path, ends, own, pages, now, priority)
+                adopted = await part.ref.ask(adopt)
+                self._move(share, await part.ref.ask(c.Relock(anchor, share.receipts)), upto)
+            elif share.kept:
+                adopted = await self._keep(record, share, known, now)
+            else:
+                continue
+            patches += [(part.index, at, mine) for at, mine in adopted.patches]
+            gained.update(dict.fromkeys(adopted.attached))
+            if adopted.free:
+                free.append((part.name, adopted.free, 0))
+        if free:
+            await self._room.give_back(_L1, free)
+        record.anchor, record.published = anchor, upto
+
+    @staticmethod
+    def _move(share: Share, relocked: c.Relocked, upto: int) -> None:
+        """Note that a share's locks have moved to the need of `upto`.
+
+        Its table begins where they do: what lies before is the tree's to evict.
+        """
+        share.receipts, share.low_end = relocked.receipts, relocked.low_end
+        if not share.part.base:
+            share.start = max(share.start, share.part.rule.keep_from(upto))
+
+    @staticmethod
+    async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:
+        """Hand over the snapshots that stand at the ends of nodes below the anchor."""
+        path, ends = nodes.path, nodes.ends
+        states: list[tuple[int, int, int, bytes]] = []
+        rest: list[tuple[int, bytes]] = []
+        for at, slot in share.kept:
+            if at > ends[-1]:
+                rest.append((at, slot))
+                continue
+            place = ends.index(at)
+            start = ends[place - 1] if place else record.published
+            states.append((path[place], start, at, slot))
+        share.kept = rest
+        adopted: c.Adopted = await share.part.ref.ask(
+            c.Keep(_L1, tuple(states), now, record.priority)
+        )
+        return adopted

@@ -1,0 +1,140 @@
+"""What a cache counts, and how it reports it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...components.messages import Count
+from ...spec import Tier
+from ...tiers import messages as t
+from .. import messages as m
+from ..messages import TOKEN
+from .parts import Parts
+from .room import Room
+from .storing import Storing
+from .transfers import DIRECTIONS, Transfers
+
+
+class ComponentStats(msgspec.Struct, frozen=True, gc=False):
+    """Pages of one component that moved down, up or away since the cache opened."""
+
+    component: str
+    evicted_l1: int
+    evicted_l2: int
+    demoted: int
+    promoted: int
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say."""
+
+    requests: int
+    tokens: int
+    hit_tokens: m.HitTokens
+    published: int
+    components: tuple[ComponentStats, ...]
+    moved_bytes: dict[str, int]
+    prefetches: dict[str, int]
+    skipped_backups: int
+    nodes: int
+    leases: int
+    waiting: int
+    in_flight: int
+    pools: dict[str, tuple[t.PoolUsage, ...]]
+
+
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """The running numbers of a cache, copied: see `CacheStats`. `moved` is (direction, bytes)."""
+
+    requests: int
+    tokens: int
+    hits: tuple[int, ...]
+    components: tuple[ComponentStats, ...]
+    moved: tuple[tuple[str, int], ...]
+    leases: int
+    waiting: int
+    in_flight: int
+
+
+class Counters:
+    """What the cache actor counts itself; of the reused tokens, `lower` were on L2 and L3."""
+
+    __slots__ = ("lower", "published", "requests", "reused", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tokens = 0
+        self.reused = 0
+        self.lower = [0, 0]
+        self.published = 0
+
+    def acquired(self, msg: m.Acquire, acquired: m.Acquired) -> None:
+        """Count one answered acquire."""
+        self.requests += 1
+        self.tokens += len(msg.tokens) // TOKEN
+        self.reused += acquired.length
+        hit = acquired.hit
+        if hit.l1 != acquired.length:
+            self.lower[0] += hit.l2
+            self.lower[1] += hit.l3
+
+    @property
+    def hits(self) -> tuple[int, int, int]:
+        """Reused tokens by the tier that held them."""
+        l2, l3 = self.lower
+        return self.reused - l2 - l3, l2, l3
+
+
+def count_totals(
+    parts: Parts,
+    counters: Counters,
+    room: Room,
+    transfers: Transfers,
+    *,
+    leases: int,
+    waiting: int,
+) -> Totals:
+    """Copy the running numbers; may be called from another thread."""
+    return Totals(
+        requests=counters.requests,
+        tokens=counters.tokens,
+        hits=counters.hits,
+        components=tuple(
+            ComponentStats(
+                part.name,
+                room.evicted[Tier.L1][part.index],
+                room.evicted[Tier.L2][part.index],
+                room.demoted[part.index],
+                transfers.promoted[part.index],
+            )
+            for part in parts.all
+        ),
+        moved=tuple((direction, transfers.moved_bytes[direction]) for direction in DIRECTIONS),
+        leases=leases,
+        waiting=waiting,
+        in_flight=transfers.in_flight(),
+    )
+
+
+async def gather_stats(
+    totals: Totals, parts: Parts, counters: Counters, transfers: Transfers, storing: Storing
+) -> CacheStats:
+    """Put the report together; used inside an operation of the cache actor."""
+    pools: dict[str, tuple[t.PoolUsage, ...]] = {}
+    for tier, ref in parts.tiers.items():
+        pools[tier.name.lower()] = await ref.ask(t.Usage())
+    return CacheStats(
+        requests=totals.requests,
+        tokens=totals.tokens,
+        hit_tokens=m.HitTokens(*totals.hits),
+        published=counters.published,
+        components=totals.components,
+        moved_bytes=dict(totals.moved),
+        prefetches=dict(storing.prefetches),
+        skipped_backups=transfers.skipped_backups,
+        nodes=await parts.tree.ask(Count()),
+        leases=totals.leases,
+        waiting=totals.waiting,
+        in_flight=totals.in_flight,
+        pools=pools,
+    )

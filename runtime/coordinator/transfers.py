@@ -1,0 +1,244 @@
+"""Operations in flight between tiers, as the cache actor sees them: promote, backup, save, prefetch.
+
+Each is planned, allocated and started within one operation of the cache actor, so that what was seen
+is what is copied; its end comes back as a message. Sources are safe meanwhile: pages that leave
+their node stay in quarantine until the operation is over.
+"""
+
+from __future__ import annotations
+
+from ...components import messages as c
+from ...components.move_messages import Arrive, Freed, Moved, Unbacked
+from ...spec import Tier
+from ...tiers import messages as t
+from .. import messages as m
+from ..messages import PAGE
+from .facts import PromoteDone
+from .parts import Part, Parts
+from .pending import PendingAcquire
+from .reporting import Reporter
+from .room import Room
+
+DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
+_BATCH_NODES = 64
+"""Nodes that one backup takes at most: one batch of copies, and one step to plan it."""
+
+
+class Operation:
+    """One transfer: what it is for, who asked for it and who waits, and the bytes it moves."""
+
+    __slots__ = (
+        "asker",
+        "id",
+        "key",
+        "kind",
+        "moved",
+        "nodes",
+        "pages",
+        "started",
+        "target",
+        "waiting",
+    )
+
+    def __init__(self, id: int, kind: str, target: Tier, started: int) -> None:
+        self.id = id
+        self.started = started
+        self.pages = 0
+        self.kind = kind
+        self.target = target
+        self.nodes: tuple[int, ...] = ()
+        self.moved = 0
+        self.asker: PendingAcquire | None = None
+        self.key: tuple[bytes, bytes] = (b"", b"")
+        self.waiting: list[PendingAcquire] = []
+
+
+class Transfers:
+    """Start transfers and settle what they leave; used inside the cache actor's operations only.
+
+    `moved_bytes` counts what was copied, by direction; `skipped` backups found no room on L2.
+    """
+
+    def __init__(
+        self, parts: Parts, room: Room, page_bytes: tuple[int, ...], report: Reporter
+    ) -> None:
+        self._parts = parts
+        self._report = report
+        self._due = room.due
+        self._room = room
+        self._page_bytes = page_bytes
+        self._last_op = 0
+        self.operations: dict[int, Operation] = {}
+        self.promoted = [0] * len(parts.all)
+        self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
+        self.skipped_backups = 0
+
+    def begin(self, kind: str, target: Tier) -> Operation:
+        """Register a new operation."""
+        self._last_op += 1
+        operation = self.operations[self._last_op] = Operation(
+            self._last_op, kind, target, self._report.now()
+        )
+        return operation
+
+    def in_flight(self) -> int:
+        """Count what is under way between tiers, or due."""
+        return len(self.operations) + len(self._due.dirty) + len(self._due.unsaved)
+
+    def busy(self, kind: str) -> int:
+        """Count the operations of a kind in flight."""
+        return sum(1 for operation in self.operations.values() if operation.kind == kind)
+
+    # -- L2 to L1 -----------------------------------------------------------------------------------
+
+    async def promote(self, missing: list[tuple[Part, tuple[tuple[int, int], ...]]]) -> int:
+        """Start to bring payload to L1; answer the operation, or 0 where L1 has no room for it.
+
+        The nodes are locked, so making room cannot take what is being waited for.
+        """
+        want = tuple((part.name, sum(n for _, n in nodes)) for part, nodes in missing)
+        got = await self._room.take(Tier.L1, want)
+        if isinstance(got, t.Short):
+            return 0
+        operation = self.begin("promote", Tier.L1)
+        moves: list[t.Move] = []
+        for (part, nodes), pages in zip(missing, got, strict=True):
+            ids = tuple(node for node, _ in nodes)
+            source = await part.ref.ask(Arrive(operation.id, ids, Tier.L1, pages))
+            moves.append(t.Move(part.name, source, pages))
+            self.promoted[part.index] += len(pages) // PAGE
+            if part.base:
+                operation.nodes = ids
+        await self._start(operation, Tier.L2, Tier.L1, moves)
+        return operation.id
+
+    async def _start(
+        self, operation: Operation, source: Tier, target: Tier, moves: list[t.Move]
+    ) -> None:
+        operation.pages = sum(len(move.source) for move in moves) // PAGE
+        operation.moved = sum(
+            len(move.source) // PAGE * self._page_bytes[self._parts.by_name[move.component].index]
+            for move in moves
+        )
+        await self._parts.below.ask(
+            m.Transfer(operation.id, source, target, tuple(moves), self._room.fence)
+        )
+
+    # -- L1 to L2 -----------------------------------------------------------------------------------
+
+    async def backup(self) -> None:
+        """Start to copy to L2 what was published since, root first, as far as L2 has room."""
+        batch = list(self._due.dirty)[:_BATCH_NODES]
+        for node in batch:
+            del self._due.dirty[node]
+        base = self._parts.base
+        chain: dict[int, int] = {}
+        for node in batch:
+            for id, pages in await base.ref.ask(Unbacked((node,), climb=True)):
+                chain.setdefault(id, pages)
+        operation = self.begin("backup", Tier.L2)
+        moves: list[t.Move] = []
+        backed = await self._back(operation, base, tuple(chain.items()), batch, moves)
+        operation.nodes = backed
+        for part in self._parts.auxiliary:
+            nodes = tuple(dict.fromkeys((*batch, *backed)))
+            found = await part.ref.ask(Unbacked(nodes))
+            # L2 keeps nothing of a node whose FULL it does not keep.
+            found = [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
+            await self._back(operation, part, tuple(found), batch, moves)
+        if moves:
+            await self._start(operation, Tier.L1, Tier.L2, moves)
+        else:
+            del self.operations[operation.id]
+
+    async def _back(
+        self,
+        operation: Operation,
+        part: Part,
+        found: tuple[tuple[int, int], ...],
+        batch: list[int],
+        moves: list[t.Move],
+    ) -> tuple[int, ...]:
+        """Allocate and mark what fits, from the root down; answer the nodes."""
+        while found:
+            want = ((part.name, sum(n for _, n in found)),)
+            got = await self._room.take_free(Tier.L2, want)
+            if isinstance(got, t.Short):
+                got = await self._room.take(Tier.L2, want, await self._pins(found))
+            if not isinstance(got, t.Short):
+                nodes = tuple(node for node, _ in found)
+                source = await part.ref.ask(Arrive(operation.id, nodes, Tier.L2, got[0]))
+                moves.append(t.Move(part.name, source, got[0]))
+                return nodes
+            self.skipped_backups += 1
+            free = got.lacking[0][2]
+            fits = 0
+            for _, pages in found:
+                free -= pages
+                if free < 0:
+                    break
+                fits += 1
+            found = found[:fits]
+        return ()
+
+    async def _pins(self, found: tuple[tuple[int, int], ...]) -> frozenset[int]:
+        """Answer the nodes whose L2 copies must stay while room is made for these: their root paths."""
+        pinned: set[int] = set()
+        for node, _ in found:
+            if node not in pinned:
+                pinned.update((await self._parts.tree.ask(c.Ancestry(node))).path)
+        return frozenset(pinned)
+
+    def follow_split(self, node: int, upper: int) -> None:
+        """Let what is due or on its way for a node hold for its upper half too."""
+        self._due.split(node, upper)
+        for operation in self.operations.values():
+            if node in operation.nodes:
+                operation.nodes = (upper, *operation.nodes)
+
+    def report(self, msg: m.Transferred) -> None:
+        """Tell the observer of a promotion, for each sampled request that waits for it."""
+        operation = self.operations[msg.op]
+        if operation.kind == "promote":
+            for pending in operation.waiting:
+                if pending.trace is not None:
+                    self._report.done(
+                        PromoteDone,
+                        operation.started,
+                        pending.trace,
+                        op=operation.id,
+                        pages=operation.pages,
+                        error=msg.error,
+                    )
+
+    async def transferred(self, msg: m.Transferred) -> None:
+        """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
+        operation = self.operations.pop(msg.op)
+        if msg.ok:
+            verb = "l1_l2" if operation.target == Tier.L2 else "l2_l1"
+            self.moved_bytes[verb] += operation.moved
+        await self.settle(operation, ok=msg.ok)
+        if not msg.ok:
+            await self._cut_off(operation)
+        elif operation.kind == "backup" and self._parts.store:
+            self._due.unsaved.update(dict.fromkeys(operation.nodes))
+
+    async def settle(self, operation: Operation, *, ok: bool) -> None:
+        """End the marks of an operation and free what was waiting for its end."""
+        for part in self._parts.all:
+            freed: Freed = await part.ref.ask(Moved(operation.id, ok))
+            if freed.free:
+                await self._room.give_back(operation.target, [(part.name, freed.free, 0)])
+            for tier, pages in freed.late:
+                await self._room.give_back(Tier(tier), [(part.name, pages, 0)])
+        await self._room.over(operation.id)
+
+    async def _cut_off(self, operation: Operation) -> None:
+        """Drop what hangs below a failed arrival on its tier: nothing may stand on a hole."""
+        base, tree = self._parts.base, self._parts.tree
+        for node in operation.nodes:
+            if await base.ref.ask(c.Lacks(node, operation.target)):
+                below = await tree.ask(c.Subtree(node))
+                if below:
+                    await self._room.drop(tuple(reversed(below)), operation.target)
+        await self._room.reap(reversed(operation.nodes))

@@ -1,0 +1,252 @@
+"""Look into an L3 folder: what is there, for which models, and whether every byte of it is right.
+
+Reading a damaged LMDB file can kill the process that reads it (see `lmdb_folder.py`), so another
+process does: `python -m banyankv.tiers.store.check PATH` prints its report as JSON. That process
+writes nothing, and may look while a cache is using the store.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from ...errors import ConfigError, TierUnavailable
+from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, OBJECTS, RECORDS, missing_bytes, unclean
+from .objects import BadObject, decode
+
+_LISTED = 100
+_REFUSED = 3
+_SLICE_OBJECTS = 1000
+_SLICE_BYTES = 64 << 20
+
+
+class BadEntry(msgspec.Struct, frozen=True):
+    """One object that is not what it should be: its key in hexadecimal, and in what way."""
+
+    key: str
+    reason: str
+    detail: str
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The intact objects of one model (fingerprint in hexadecimal) and component."""
+
+    model: str
+    component: str
+    objects: int
+    bytes: int
+
+
+class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder holds.
+
+    `readable` is False where the data could not be read to its end; `problem` says why. `unclean`
+    means that a process has the store open, or had and did not close it. `bad` lists the first
+    `bad_objects` that are not intact, at most 100 of them. `oldest` and `newest` are when intact
+    objects were written, seconds since 1970 (0 where there is none). `bytes` are those of intact
+    objects, `file_bytes` those of the data file, which is too short by `missing_bytes`.
+    """
+
+    path: str
+    readable: bool
+    problem: str = ""
+    unclean: bool = False
+    file_bytes: int = 0
+    missing_bytes: int = 0
+    objects: int = 0
+    bytes: int = 0
+    contents: tuple[Content, ...] = ()
+    bad_objects: int = 0
+    bad: tuple[BadEntry, ...] = ()
+    oldest: int = 0
+    newest: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything in the store could be read and is intact."""
+        return self.readable and not self.bad_objects
+
+
+def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
+    """Read and verify every object of the store in `path`; blocks, up to `timeout` seconds.
+
+    Raises `ConfigError` where `path` holds no store of ours, and `TierUnavailable` where the
+    process that reads could not be run. Damaged data is no error but the report.
+    """
+    path = Path(path)
+    data = path / DATA
+    try:
+        size, missing = data.stat().st_size, missing_bytes(data)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path} holds no store: there is no {data.name} in it") from None
+    except OSError as error:
+        raise TierUnavailable(f"store {path}: {error}") from error
+    damaged = StoreReport(
+        path=str(path),
+        readable=False,
+        unclean=unclean(path),
+        file_bytes=size,
+        missing_bytes=missing,
+    )
+    command = [sys.executable, "-m", __name__, str(path)]
+    # the child must find this package where this process found it
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        child = subprocess.run(  # noqa: S603 - our own interpreter and module
+            command, env=environment, capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return msgspec.structs.replace(
+            damaged, problem=f"reading it was not over after {timeout:g} seconds"
+        )
+    except OSError as error:
+        raise TierUnavailable(f"store {path}: cannot start {command[0]}: {error}") from error
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        return msgspec.structs.replace(
+            damaged, problem=f"reading it killed the process that tried, with {name}"
+        )
+    if child.returncode == _REFUSED:
+        raise ConfigError(child.stdout.decode(errors="replace").strip())
+    if child.returncode:
+        raise TierUnavailable(
+            f"store {path}: the process that reads it ended with code {child.returncode}: "
+            f"{child.stderr.decode(errors='replace').strip()[-500:]}"
+        )
+    return msgspec.json.decode(child.stdout, type=StoreReport)
+
+
+class _Tally:
+    """What was found so far."""
+
+    def __init__(self) -> None:
+        self.objects = 0
+        self.bytes = 0
+        self.groups: Counter[tuple[str, str]] = Counter()
+        self.group_bytes: Counter[tuple[str, str]] = Counter()
+        self.bad_objects = 0
+        self.bad: list[BadEntry] = []
+        self.oldest = self.newest = 0
+
+    def count(self, key: bytes, data: memoryview) -> None:
+        """Verify one object and count it."""
+        self.objects += 1
+        try:
+            header, _ = decode(data)
+        except BadObject as error:
+            self.bad_objects += 1
+            if len(self.bad) < _LISTED:
+                self.bad.append(BadEntry(key.hex(), error.reason.value, str(error)))
+            return
+        group = (header.fingerprint.hex(), header.component)
+        self.groups[group] += 1
+        self.group_bytes[group] += len(data)
+        self.bytes += len(data)
+        self.oldest = min(self.oldest or header.written, header.written)
+        self.newest = max(self.newest, header.written)
+
+    def contents(self) -> tuple[Content, ...]:
+        """Tell the intact objects by model and component, in order."""
+        return tuple(
+            Content(*group, self.groups[group], self.group_bytes[group])
+            for group in sorted(self.groups)
+        )
+
+
+_GROWTH = 1 << 34
+"""Bytes of address space for what a process that uses the store may add while it is read."""
+
+
+def _walk(path: Path) -> StoreReport:
+    """Read and verify everything, in this process, which it may kill. Raises `ConfigError`."""
+    data = path / DATA
+    missing = missing_bytes(data)
+    tally = _Tally()
+    problem = ""
+    try:
+        with lmdb.open(
+            str(path),
+            map_size=2 * data.stat().st_size + _GROWTH,
+            readonly=True,
+            create=False,
+            max_dbs=2,
+            readahead=False,
+        ) as env:
+            _read(env, path, tally)
+            if missing:
+                # a compact copy follows the list of free pages too, which a writer would
+                with Path(os.devnull).open("wb") as nowhere:
+                    env.copyfd(nowhere.fileno(), compact=True)
+    except lmdb.Error as error:
+        problem = f"LMDB says: {error}"
+    return StoreReport(
+        path=str(path),
+        readable=not problem,
+        problem=problem,
+        unclean=unclean(path),
+        file_bytes=data.stat().st_size,
+        missing_bytes=missing,
+        objects=tally.objects,
+        bytes=tally.bytes,
+        contents=tally.contents(),
+        bad_objects=tally.bad_objects,
+        bad=tuple(tally.bad),
+        oldest=tally.oldest,
+        newest=tally.newest,
+    )
+
+
+def _read(env: lmdb.Environment, path: Path, tally: _Tally) -> None:
+    with env.begin() as txn:
+        if txn.get(FORMAT_KEY) != FORMAT:
+            raise ConfigError(f"{path / DATA} is no banyankv store of format {FORMAT.decode()}")
+    objects = env.open_db(OBJECTS, create=False)
+    records = env.open_db(RECORDS, create=False)
+    after: bytes | None = b""
+    while after is not None:
+        after = _slice(env, objects, after, tally)
+    with env.begin() as txn:
+        for _ in txn.cursor(db=records):
+            pass  # to have read it is all
+
+
+def _slice(
+    env: lmdb.Environment, objects: lmdb._Database, after: bytes, tally: _Tally
+) -> bytes | None:
+    """Read objects from `after` on; where to go on, None at the end.
+
+    In slices, because a reader keeps a writer from using the pages that it frees.
+    """
+    size = count = 0
+    with env.begin(buffers=True) as txn, txn.cursor(db=objects) as cursor:
+        if not cursor.set_range(after):
+            return None
+        for key, data in cursor:
+            if count >= _SLICE_OBJECTS or size >= _SLICE_BYTES:
+                return bytes(key)
+            tally.count(bytes(key), data)
+            count += 1
+            size += len(data)
+    return None
+
+
+def main() -> int:
+    """Print the report of the folder that is named on the command line, as JSON."""
+    try:
+        report = _walk(Path(sys.argv[1]))
+    except (ConfigError, OSError) as error:
+        sys.stdout.write(str(error))
+        return _REFUSED
+    sys.stdout.buffer.write(msgspec.json.encode(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""The L3 actor: asks a store on behalf of the cache, and shields the cache from it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from ...actors import Leaf, ReplyToken, handles
+from ...spec import ModelSpec
+from ..messages import StoreItem
+from .breaker import Breaker, Permit
+from .keys import CHAIN_BYTES
+from .messages import (
+    CallOver,
+    Fetch,
+    Outcomes,
+    Probe,
+    Probed,
+    ReadStoreTier,
+    Save,
+    StoreCall,
+    StoreTierStatistics,
+)
+from .protocol import MissReason, Store
+from .store_io import L2Bytes, Progress, StoreFailed, StoreIO
+
+_Work = Callable[[Progress], Awaitable[None]]
+_Transfer = Callable[[Sequence[StoreItem], Progress], Awaitable[None]]
+
+LAYOUT = "page-first/1"
+"""How a body's bytes are arranged: whole pages, each with all its layers."""
+
+
+class _Call:
+    """One call that is under way: who waits for it and what lets it end.
+
+    `shape` is how many keys each part of a probe has, empty for a fetch or save.
+    """
+
+    __slots__ = ("keys", "permit", "scope", "shape", "started", "token", "verb")
+
+    def __init__(
+        self,
+        verb: str,
+        keys: int,
+        shape: tuple[int, ...],
+        permit: Permit,
+        token: ReplyToken,
+    ) -> None:
+        self.verb = verb
+        self.keys = keys
+        self.shape = shape
+        self.permit = permit
+        self.token = token
+        self.scope = trio.CancelScope()
+        self.started = time.time_ns()
+
+
+class StoreTier(Leaf):
+    """Answers `Probe`, `Fetch`, `Save` and `ReadStoreTier`; the store stays its maker's to close.
+
+    Each of the first three is a task of its own; at most `calls` of them are at the store at once,
+    each for at most `timeout` seconds, and until its message's deadline. What comes in time is
+    answered as done, the rest as `TIMEOUT`; that counts against the store when it had the call for
+    at least half of `timeout`. While the breaker is open, all are answered at once.
+
+    L2 pages in a message belong to the call until it is answered. Ask without a deadline in the
+    envelope and shielded from cancellation: an asker that leaves early ends the call soon, but its
+    pages may be read or written a little longer.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        model: ModelSpec,
+        l2: L2Bytes,
+        *,
+        breaker: Breaker,
+        shard: str = "0/1",
+        timeout: float = 30.0,
+        calls: int = 4,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._io = StoreIO(store, model, l2, LAYOUT, shard)
+        self._breaker = breaker
+        self._timeout = timeout
+        self._slots = trio.CapacityLimiter(calls)
+        self._calls: dict[int, _Call] = {}
+        self._numbers = 0
+        self._counts: Counter[str] = Counter()
+        self._keys: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._misses: Counter[tuple[str, MissReason]] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<StoreTier {self._store!r} {self._breaker.state.value}, {len(self._calls)} calls>"
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    @handles(Probe)
+    def probe(self, message: Probe) -> Probed | None:
+        """Ask which objects are there. Answers later, but at once while the breaker is open."""
+        self._io.check_wanted(message.wanted)
+        shape = tuple(len(chains) // CHAIN_BYTES for _, chains in message.wanted)
+        work = partial(self._io.probe, message.wanted)
+        if self._begin("probe", sum(shape), shape, message.deadline, work):
+            return None
+        return Probed(tuple(map(bytes, shape)), MissReason.BREAKER_OPEN)
+
+    @handles(Fetch)
+    def fetch(self, message: Fetch) -> Outcomes | None:
+        """Read objects into L2 pages. Answers later, but at once while the breaker is open."""
+        return self._transfer("fetch", message.items, message.deadline, self._io.fetch)
+
+    @handles(Save)
+    def save(self, message: Save) -> Outcomes | None:
+        """Write objects from L2 pages. Answers later, but at once while the breaker is open."""
+        return self._transfer("save", message.items, message.deadline, self._io.save)
+
+    @handles(CallOver)
+    def call_over(self, message: CallOver) -> None:
+        """Take the result of a call's task: settle, count, report and answer."""
+        call = self._calls.pop(message.call)
+        self._breaker.settle(call.permit, message.worked)
+        reasons = Counter(reason for reason in message.outcomes if reason is not None)
+        if call.verb == "probe":
+            hits = message.flags.count(1)
+            reasons = Counter({MissReason.MISSING: len(message.flags) - hits}) + reasons
+        else:
+            hits = message.outcomes.count(None)
+        self._note(call.verb, call.keys, reasons)
+        self._hits[call.verb] += hits
+        self._bytes[call.verb] += message.moved
+        first = next(iter(reasons), None)
+        self._report(call, message, hits, "ok" if first is None else first.value)
+        # also where the asker left: an answer is what ends a token
+        call.token.reply(_answer(call, message))
+
+    @handles(ReadStoreTier)
+    def statistics(self, message: ReadStoreTier) -> StoreTierStatistics:
+        """Tell what was done so far."""
+        return StoreTierStatistics(
+            calls=tuple(sorted(self._counts.items())),
+            keys=tuple(sorted(self._keys.items())),
+            hits=tuple(sorted(self._hits.items())),
+            bytes=tuple(sorted(self._bytes.items())),
+            misses=tuple(
+                sorted((verb, reason.value, n) for (verb, reason), n in self._misses.items())
+            ),
+            in_flight=len(self._calls),
+            breaker=self._breaker.state.value,
+            breaker_opened=self._breaker.opened,
+            store=self._store.statistics(),
+        )
+
+    def abandoned(self, token: ReplyToken) -> None:
+        """End the call that nobody waits for any more."""
+        for call in self._calls.values():
+            if call.token is token:
+                call.scope.cancel()
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def _transfer(
+        self, verb: str, items: tuple[StoreItem, ...], deadline: float, work: _Transfer
+    ) -> Outcomes | None:
+        self._io.check_items(items)
+        if self._begin(verb, len(items), (), deadline, partial(work, items)):
+            return None
+        return Outcomes((MissReason.BREAKER_OPEN,) * len(items))
+
+    def _begin(
+        self, verb: str, keys: int, shape: tuple[int, ...], deadline: float, work: _Work
+    ) -> bool:
+        """Start a call's task and keep the reply for it, unless the breaker says no."""
+        permit = self._breaker.admit()
+        if permit is None:
+            self._note(verb, keys, Counter({MissReason.BREAKER_OPEN: keys}))
+            return False
+        self._numbers += 1
+        call = _Call(verb, keys, shape, permit, self.defer())
+        self._calls[self._numbers] = call
+        self.start(self._run, self._numbers, call, deadline, work)
+        return True
+
+    async def _run(self, number: int, call: _Call, deadline: float, work: _Work) -> None:
+        """Do one call, in a task of its own; tells what came of it, however it ended."""
+        progress = Progress()
+        reason: MissReason | None = None
+        worked: bool | None = None
+        error = ""
+        call.scope.deadline = deadline
+        asked = math.inf
+        with call.scope:
+            async with self._slots:
+                asked = trio.current_time()
+                with trio.move_on_after(self._timeout) as patience:
+                    try:
+                        await work(progress)
+                        worked = True
+                    except StoreFailed as failure:
+                        reason, worked, error = failure.reason, False, str(failure)
+                if patience.cancelled_caught:
+                    reason, worked = MissReason.TIMEOUT, False
+                    error = f"not over after {self._timeout:g} seconds"
+        if call.scope.cancelled_caught:
+            reason = MissReason.TIMEOUT
+            # a hasty asker, or one that left, tells nothing about the store
+            if not call.token.left and trio.current_time() - asked >= self._timeout / 2:
+                worked, error = False, "not over at the asker's deadline"
+        outcomes = progress.outcomes
+        if not call.shape:
+            outcomes += [reason] * (call.keys - len(outcomes))
+        elif reason is not None:
+            outcomes = [reason]
+        self.ref.tell(
+            CallOver(
+                call=number,
+                outcomes=tuple(outcomes),
+                flags=bytes(progress.flags),
+                moved=progress.moved,
+                worked=worked,
+                error=error,
+            )
+        )
+
+    def _note(self, verb: str, keys: int, reasons: Counter[MissReason]) -> None:
+        self._counts[verb] += 1
+        self._keys[verb] += keys
+        for reason, number in reasons.items():
+            self._misses[verb, reason] += number
+
+    def _report(self, call: _Call, message: CallOver, hits: int, outcome: str) -> None:
+        observer = self.system.observer
+        if observer is not None:
+            observer.fact(
+                StoreCall(
+                    started=call.started,
+                    ended=time.time_ns(),
+                    trace=call.token.trace,
+                    error=message.error,
+                    verb=call.verb,
+                    keys=call.keys,
+                    hits=hits,
+                    bytes=message.moved,
+                    outcome=outcome,
+                )
+            )
+
+
+def _answer(call: _Call, message: CallOver) -> Probed | Outcomes:
+    if call.verb != "probe":
+        return Outcomes(message.outcomes)
+    present: list[bytes] = []
+    offset = 0
+    for keys in call.shape:
+        # where the store failed in the midst, what was not asked is not there
+        present.append(message.flags[offset : offset + keys].ljust(keys, b"\0"))
+        offset += keys
+    return Probed(tuple(present), message.outcomes[0] if message.outcomes else None)

@@ -1,0 +1,108 @@
+"""What the L3 actor hears, answers and reports.
+
+`deadline` is in seconds of trio's clock. It travels in the message and not in the envelope, because
+an asker that goes away early must not reuse its pages: see `StoreTier`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ...actors.observer import Fact
+from ..messages import StoreItem
+from .protocol import MissReason, StoreStatistics
+
+
+class Probe(msgspec.Struct, frozen=True, gc=False):
+    """Ask which objects are there: `wanted` is (component, chain hashes of 32 bytes each, packed).
+
+    Answered by `Probed`. To be there is no promise: only a `Fetch` verifies.
+    """
+
+    wanted: tuple[tuple[str, bytes], ...]
+    deadline: float = math.inf
+
+
+class Probed(msgspec.Struct, frozen=True, gc=False):
+    """One byte a chain hash, 1 where there is an object, in the order of the `Probe`.
+
+    `reason` says why the store was not asked, or not to the end; what it was not asked is 0.
+    """
+
+    present: tuple[bytes, ...]
+    reason: MissReason | None = None
+
+
+class Fetch(msgspec.Struct, frozen=True, gc=False):
+    """Read objects into L2 pages. Answered by `Outcomes`."""
+
+    items: tuple[StoreItem, ...]
+    deadline: float = math.inf
+
+
+class Save(msgspec.Struct, frozen=True, gc=False):
+    """Write objects from L2 pages, replacing what their keys had. Answered by `Outcomes`."""
+
+    items: tuple[StoreItem, ...]
+    deadline: float = math.inf
+
+
+class Outcomes(msgspec.Struct, frozen=True, gc=False):
+    """One for each item, in its order: None where it was done, else why not."""
+
+    outcomes: tuple[MissReason | None, ...]
+
+
+class CallOver(msgspec.Struct, frozen=True, gc=False):
+    """From a call's own task to its actor: what came of it.
+
+    `flags` is what a `Probe` found, which has an outcome only where the store was not asked to the
+    end. `worked` says what the call tells about the store; None where
+    it tells nothing. `moved` is bytes of objects, `error` what went wrong, for people.
+    """
+
+    call: int
+    outcomes: tuple[MissReason | None, ...]
+    flags: bytes
+    moved: int
+    worked: bool | None
+    error: str
+
+
+class ReadStoreTier(msgspec.Struct, frozen=True, gc=False):
+    """Ask for `StoreTierStatistics`."""
+
+
+class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the L3 actor did so far.
+
+    `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits
+    are keys that were there (probe), read and intact (fetch) or kept (save). `store` is what the
+    store says of itself.
+    """
+
+    calls: tuple[tuple[str, int], ...]
+    keys: tuple[tuple[str, int], ...]
+    hits: tuple[tuple[str, int], ...]
+    bytes: tuple[tuple[str, int], ...]
+    misses: tuple[tuple[str, str, int], ...]
+    in_flight: int
+    breaker: str
+    breaker_opened: int
+    store: StoreStatistics
+
+
+class StoreCall(Fact, frozen=True, kw_only=True):
+    """One `Probe`, `Fetch` or `Save` is over.
+
+    `hits` of its `keys` were there (probe), read and intact (fetch) or kept (save). `outcome` is
+    "ok" where that is all of them, else the first reason.
+    """
+
+    verb: str
+    keys: int
+    hits: int
+    bytes: int
+    outcome: str
