@@ -9,10 +9,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+from typing import Final
 
 import msgspec
 
 from .errors import ConfigError
+
+TOKEN_BYTES: Final = 4
+"""Bytes of one token in packed tokens: little-endian uint32."""
+
+PAGE_ID_BYTES: Final = 4
+"""Bytes of one page id in a page list: little-endian int32."""
 
 
 class Tier(enum.IntEnum):

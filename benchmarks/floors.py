@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-TOKEN = 4
-PAGE_ID = 4
+from banyankv.spec import PAGE_ID_BYTES, TOKEN_BYTES
 
 
 class BarePath:
     """A chain of edges as dictionaries and bytes, each with the page ids that belong to it."""
 
     def __init__(self, edges: Sequence[bytes], page: int) -> None:
-        self._width = page * TOKEN
+        self._width = page * TOKEN_BYTES
         self._children = [{edge[: self._width]: edge} for edge in edges]
-        self._ids = [bytes(len(edge) // self._width * PAGE_ID) for edge in edges]
+        self._ids = [bytes(len(edge) // self._width * PAGE_ID_BYTES) for edge in edges]
 
     def walk(self, key: bytes, nodes: int | None = None) -> bytes:
         """Follow `key` over the first `nodes` edges (all by default); answer the page table."""
@@ -34,5 +33,5 @@ class BarePath:
 
 def cut(tokens: bytes, step: int) -> list[bytes]:
     """Cut packed tokens into edges of `step` tokens."""
-    width = step * TOKEN
+    width = step * TOKEN_BYTES
     return [tokens[at : at + width] for at in range(0, len(tokens), width)]

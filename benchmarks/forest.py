@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 
+from banyankv.spec import TOKEN_BYTES
+
 from ..runtime.cache import Cache
 from ..runtime.lease import Lease
-from .floors import TOKEN
 from .workload import random_tokens
 
 SHORT_EDGE = 2048
@@ -37,7 +38,10 @@ class Forest:
     def fresh(self, count: int) -> bytes:
         """Answer `count` new tokens that agree with nothing in their first page."""
         self._marks += 1
-        return self._marks.to_bytes(TOKEN, "little") + random_tokens(self._source, count)[TOKEN:]
+        return (
+            self._marks.to_bytes(TOKEN_BYTES, "little")
+            + random_tokens(self._source, count)[TOKEN_BYTES:]
+        )
 
     async def publish(self, tokens: bytes) -> None:
         """Publish a prompt, with a state at its end where the model has states."""
@@ -48,7 +52,7 @@ class Forest:
     async def prepare(self, tokens: bytes) -> Lease:
         """Lease and compute a prompt, so that only publishing it is left."""
         lease = await self._cache.acquire(tokens)
-        count = len(tokens) // TOKEN
+        count = len(tokens) // TOKEN_BYTES
         await lease.extend(count - lease.length)
         if self._states:
             await lease.snapshot(at=count // self._page * self._page)
@@ -73,7 +77,7 @@ class Forest:
         """Publish a path of short edges, turn by turn; answer its tokens."""
         tokens = self.fresh(length)
         for end in range(SHORT_EDGE, length + 1, SHORT_EDGE):
-            await self.publish(tokens[: end * TOKEN])
+            await self.publish(tokens[: end * TOKEN_BYTES])
         return tokens
 
     async def edge(self, length: int) -> bytes:

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 import trio
+from banyankv.spec import PAGE_ID_BYTES, TOKEN_BYTES
 
 from ..errors import BanyanError
 from .bench import Bench
@@ -21,8 +22,6 @@ from .results import Case, Spread
 
 PAGE = 16
 MODELS = ("FULL", "FULL+SWA+MAMBA")
-_TOKEN_BYTES = 4
-_ID_BYTES = 4
 
 
 async def measure(bench: Bench) -> None:
@@ -41,7 +40,7 @@ async def _use(bench: Bench, model: str) -> None:
     paged = model.count("+") + 1 - model.count("MAMBA")
     bench.row(case, "a cached token", "bytes", samples.spread("ours", "token"))
     bench.row(case, "a node", "bytes", samples.spread("ours", "node"))
-    floor = _TOKEN_BYTES + paged * _ID_BYTES / PAGE
+    floor = TOKEN_BYTES + paged * PAGE_ID_BYTES / PAGE
     bench.row(case, "floor: the token and its page ids", "bytes", Spread.of([floor]))
     if bench.peers:
         bench.row(case, "SGLang Rust, a token", "bytes", samples.spread("SGLang Rust", "token"))

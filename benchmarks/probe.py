@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 import trio
+from banyankv.spec import TOKEN_BYTES
 
 from ..runtime.cache import Cache, open_cache
 from . import models, workload
-from .floors import TOKEN
 from .pace import loop_us
 
 
@@ -70,7 +70,7 @@ def resident() -> int:
 
 async def serve(cache: Cache, prompt: bytes, *, states: bool) -> None:
     """Run one whole turn."""
-    length = len(prompt) // TOKEN
+    length = len(prompt) // TOKEN_BYTES
     lease = await cache.acquire(prompt)
     await lease.extend(length - lease.length)
     if states:
@@ -97,7 +97,7 @@ async def use(order: Workload) -> Use:
         for number, session in enumerate(workload.turn_order("uniform", sessions, turns)):
             turn[session] += 1
             length = turn[session] * workload.NEW_TOKENS
-            prompt = bytes(memoryview(tokens[session])[: length * TOKEN])
+            prompt = bytes(memoryview(tokens[session])[: length * TOKEN_BYTES])
             await serve(cache, prompt, states=states)
             if number % _LOOK_EVERY == 0:
                 peak = max(peak, resident())
@@ -123,7 +123,7 @@ class _Sessions:
         place = self._source.randrange(len(self._open))
         self._turn[place] += 1
         length = self._turn[place] * workload.NEW_TOKENS
-        prompt = bytes(memoryview(self._open[place])[: length * TOKEN])
+        prompt = bytes(memoryview(self._open[place])[: length * TOKEN_BYTES])
         if self._turn[place] == workload.TURNS:
             self._open[place], self._turn[place] = self._new(), 0
         return prompt

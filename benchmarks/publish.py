@@ -9,11 +9,12 @@ import statistics
 import time
 from functools import partial
 
+from banyankv.spec import TOKEN_BYTES
+
 from ..errors import BanyanError
 from ..runtime.cache import open_cache
 from . import models
 from .bench import Bench
-from .floors import TOKEN
 from .forest import Forest
 from .pace import Contender, Figures, plain_us
 from .peers import SGLANG, Peers, find
@@ -77,11 +78,11 @@ async def _ours(forest: Forest, prefix: bytes, times: int, *, twice: bool) -> Fi
 async def _floor(prompt: bytes, times: int) -> Figures:
     """Cut the new edge out, put it under its first page, and copy its page ids."""
     children: dict[bytes, bytes] = {}
-    ids = bytearray(NEW_TOKENS // PAGE * TOKEN)
+    ids = bytearray(NEW_TOKENS // PAGE * TOKEN_BYTES)
 
     def step() -> None:
-        edge = prompt[PREFIX * TOKEN :]
-        children[edge[: PAGE * TOKEN]] = edge
+        edge = prompt[PREFIX * TOKEN_BYTES :]
+        children[edge[: PAGE * TOKEN_BYTES]] = edge
         bytes(ids)
 
     return {"µs": plain_us(times, step)}

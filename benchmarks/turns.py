@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from banyankv.spec import TOKEN_BYTES
+
 from ..errors import BanyanError
 from ..runtime.cache import Cache, open_cache
 from ..runtime.config import CacheConfig
 from ..runtime.lease import Lease
 from . import workload
 from .bench import Bench
-from .floors import TOKEN, BarePath, cut
+from .floors import BarePath, cut
 from .models import MODELS, configure, has_states
 from .pace import Contender, Figures
 from .peers import SGLANG, VLLM, Peers, find
@@ -73,7 +75,7 @@ class Run:
             self._turns[session] += 1
             length = self._turns[session] * workload.NEW_TOKENS
             # A copy, as requests bring them: a slice of a whole bytes object is that object again.
-            prompt = bytes(self._views[session][: length * TOKEN])
+            prompt = bytes(self._views[session][: length * TOKEN_BYTES])
             self.asked += length
             self.hits.append(await self._turn(cache, prompt, length, at_once))
 
@@ -140,11 +142,11 @@ class Subject:
         busy = 0
         for session, hit in zip(self._order, self._hits, strict=True):
             turn[session] += 1
-            prompt = self._tokens[session][: turn[session] * workload.NEW_TOKENS * TOKEN]
+            prompt = self._tokens[session][: turn[session] * workload.NEW_TOKENS * TOKEN_BYTES]
             started = time.perf_counter_ns()
             paths[session].walk(prompt, hit // workload.NEW_TOKENS)
-            edge = prompt[hit * TOKEN :]
-            new[edge[: self.page * TOKEN]] = edge
+            edge = prompt[hit * TOKEN_BYTES :]
+            new[edge[: self.page * TOKEN_BYTES]] = edge
             bytes(len(edge) // self.page)
             busy += time.perf_counter_ns() - started
         return {"turns/s": len(self._order) / busy * 1e9}

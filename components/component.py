@@ -6,7 +6,7 @@ from collections import deque
 
 from ..actors import handles
 from ..errors import IntegrityError
-from ..spec import Tier
+from ..spec import PAGE_ID_BYTES, Tier
 from . import messages as m
 from .coverage import CoverageActor
 from .move_messages import (
@@ -22,7 +22,7 @@ from .move_messages import (
     Unbacked,
 )
 from .presence import Withdrawal
-from .records import NO_KIDS, PAGE, Payload, Record
+from .records import NO_KIDS, Payload, Record
 from .tables import pages_between
 
 
@@ -59,7 +59,7 @@ class ComponentActor(CoverageActor):
                 continue
             if above.end < own:
                 raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
-            size = (end - above.end) // page * PAGE
+            size = (end - above.end) // page * PAGE_ID_BYTES
             payload = record.at[tier] = Payload(pages[used : used + size])
             used += size
             planted += 1
@@ -69,9 +69,9 @@ class ComponentActor(CoverageActor):
                 locked += size
             else:
                 presence.indexes[tier].add(record, payload)
-        presence.cached[tier] += used // PAGE
+        presence.cached[tier] += used // PAGE_ID_BYTES
         presence.payloads[tier] += planted
-        presence.locked += locked // PAGE
+        presence.locked += locked // PAGE_ID_BYTES
         if not msg.relock:
             return m.Relocked((), 0)
         return self._relock(held, record, parent, low or parent, start)
@@ -91,13 +91,15 @@ class ComponentActor(CoverageActor):
             if end <= own:
                 continue
             first = max(own, record.start)
-            size = (end - first) // page * PAGE
+            size = (end - first) // page * PAGE_ID_BYTES
             mine = pages[used : used + size]
             used += size
             payload = record.at[tier]
             if payload is not None:
                 free.append(mine)
-                patches.append((first, payload.pages[(first - record.start) // page * PAGE :]))
+                patches.append(
+                    (first, payload.pages[(first - record.start) // page * PAGE_ID_BYTES :])
+                )
             elif first == record.start:
                 presence.attach(record, tier, mine)
                 attached.append(node)
@@ -161,7 +163,7 @@ class ComponentActor(CoverageActor):
         out = Withdrawal()
         spared: list[Record] = []
         busy: deque[tuple[Record, Payload]] = deque()
-        left = msg.pages * PAGE
+        left = msg.pages * PAGE_ID_BYTES
         while left > 0:
             first = index.pop()
             if first is None:
@@ -241,7 +243,7 @@ class ComponentActor(CoverageActor):
                 payload = record.at[Tier.L1]
                 if payload is None or payload.writer:
                     return ()
-                found.append((record.id, len(payload.pages) // PAGE))
+                found.append((record.id, len(payload.pages) // PAGE_ID_BYTES))
                 record = record.parent
             found.reverse()
             return tuple(found)
@@ -250,7 +252,7 @@ class ComponentActor(CoverageActor):
             if record is not None and record.at[Tier.L2] is None:
                 payload = record.at[Tier.L1]
                 if payload is not None and not payload.writer:
-                    found.append((node, len(payload.pages) // PAGE))
+                    found.append((node, len(payload.pages) // PAGE_ID_BYTES))
         return tuple(found)
 
     @handles(Arrive)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from ..actors import Leaf, handles
+from ..spec import PAGE_ID_BYTES
 from . import messages as m
 from .contract import TreeComponent
 from .policies import Policy, eviction_key
 from .presence import Presence
-from .records import PAGE, Record
+from .records import Record
 from .tables import page_table, state_table
 
 _NOTHING = [0, 0]
@@ -206,7 +207,7 @@ class CoverageActor(Leaf):
         if first < start:
             page = self._page
             first = start // page * page
-            parts[-1] = parts[-1][(first - record.start) // page * PAGE :]
+            parts[-1] = parts[-1][(first - record.start) // page * PAGE_ID_BYTES :]
         parts.reverse()
         return m.Locked(receipts, record.end, first, b"".join(parts))
 

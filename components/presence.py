@@ -11,12 +11,12 @@ from collections.abc import Iterable
 import msgspec
 
 from ..errors import IntegrityError
-from ..spec import Tier
+from ..spec import PAGE_ID_BYTES, Tier
 from .eviction import EvictionIndex
 from .messages import ROOT, PageList
 from .move_messages import Freed
 from .policies import Key
-from .records import PAGE, Payload, Record, root_record
+from .records import Payload, Record, root_record
 
 _NOWHERE = [None, None]
 
@@ -77,7 +77,7 @@ class Presence:
         if record.at[tier] is not None:
             raise IntegrityError(f"node {record.id} has a payload on {Tier(tier).name} already")
         record.at[tier] = Payload(pages, writer)
-        count = len(pages) // PAGE
+        count = len(pages) // PAGE_ID_BYTES
         self.cached[tier] += count
         self.payloads[tier] += 1
         if writer:
@@ -99,14 +99,14 @@ class Presence:
         if payload.queued:
             self.indexes[tier].gone()
         if record.lock and not tier:
-            self.locked -= len(payload.pages) // PAGE
+            self.locked -= len(payload.pages) // PAGE_ID_BYTES
         if payload.writer or payload.readers:
             self._part(payload, tier, out)
         else:
             out.free.append(payload.pages)
         out.nodes.append(record.id)
         if at[1 - tier] is not None:
-            out.kept += len(payload.pages) // PAGE
+            out.kept += len(payload.pages) // PAGE_ID_BYTES
         else:
             out.gone.append(record.id)
             if self.snapshot and not record.lock:
@@ -124,7 +124,7 @@ class Presence:
         stay here until the last is over.
         """
         pages, readers = payload.pages, payload.readers
-        out.busy += len(pages) // PAGE
+        out.busy += len(pages) // PAGE_ID_BYTES
         if payload.writer:
             self.arriving[tier] -= 1
             out.pending.append((payload.writer, pages))
@@ -136,7 +136,7 @@ class Presence:
     def freed(self, out: Withdrawal, tier: int, spoilt: tuple[int, ...] = ()) -> Freed:
         """Count what was withdrawn on a tier, and answer it."""
         free = b"".join(out.free)
-        pages = len(free) // PAGE + out.busy
+        pages = len(free) // PAGE_ID_BYTES + out.busy
         self.cached[tier] -= pages
         self.payloads[tier] -= len(out.nodes)
         return Freed(
@@ -167,7 +167,7 @@ class Presence:
         if not record.lock:
             payload = record.at[0]
             if payload is not None:
-                self.locked += len(payload.pages) // PAGE
+                self.locked += len(payload.pages) // PAGE_ID_BYTES
         record.lock += 1
 
     def discount(self, record: Record) -> None:
@@ -183,7 +183,7 @@ class Presence:
             raise IntegrityError(f"node {record.id} is unlocked more often than it was locked")
         payload = record.at[0]
         if payload is not None:
-            self.locked -= len(payload.pages) // PAGE
+            self.locked -= len(payload.pages) // PAGE_ID_BYTES
             if not (payload.queued or payload.writer or (self.base and record.kids[0])):
                 self.indexes[0].add(record, payload)
         elif self.snapshot and record.at[1] is None:

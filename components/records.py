@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..spec import PAGE_ID_BYTES
 from .messages import ROOT, PageList
-
-PAGE = 4
-"""Bytes of one page id in a page list."""
 
 NO_KIDS = [0, 0]
 """The counts of all records that count no children: one list for thousands, never changed."""
@@ -79,7 +77,7 @@ class Record:
         self.parent = upper
         self.start = at
         upper.lock = self.lock
-        cut = (at - upper.start) // page_size * PAGE
+        cut = (at - upper.start) // page_size * PAGE_ID_BYTES
         for tier, payload in enumerate(self.at):
             if payload is not None:
                 head = Payload(payload.pages[:cut], payload.writer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..spec import PAGE_ID_BYTES
 from .contract import TreeComponent
 from .messages import Locked, PageList, Receipt
-from .records import PAGE, Payload, Record
+from .records import Payload, Record
 
 _NO_PAGE = b"\xff\xff\xff\xff"
 
@@ -63,4 +64,4 @@ def pages_between(
     """Answer the pages of a node's payload for what of the tokens from start to end is its own."""
     first = max(0, start - record.start) // page_size
     last = (min(end, record.end) - record.start) // page_size
-    return payload.pages[first * PAGE : last * PAGE]
+    return payload.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES]

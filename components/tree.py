@@ -11,10 +11,8 @@ import msgspec
 
 from ..actors import Leaf, handles
 from ..errors import IntegrityError
+from ..spec import TOKEN_BYTES
 from . import messages as m
-
-TOKEN = 4
-"""Bytes of one token in a key."""
 
 
 class Node(msgspec.Struct, eq=False):
@@ -66,7 +64,7 @@ class UnifiedTreeCore(Leaf):
 
     def __init__(self, page_size: int) -> None:
         super().__init__()
-        self._page = page_size * TOKEN
+        self._page = page_size * TOKEN_BYTES
         self._roots: dict[bytes, Node] = {}
         self._nodes: dict[int, Node] = {}
         self._last_id = 0
@@ -99,7 +97,7 @@ class UnifiedTreeCore(Leaf):
             common = self._common(edge, key, at, size)
             if common:
                 path.append(child.id)
-                ends.append(child.start + common // TOKEN)
+                ends.append(child.start + common // TOKEN_BYTES)
                 return m.Walked(tuple(path), tuple(ends), partial=True)
             break
         return m.Walked(tuple(path), tuple(ends), partial=False)
@@ -136,8 +134,8 @@ class UnifiedTreeCore(Leaf):
         path: list[int] = []
         ends: list[int] = []
         first = start = parent.end
-        for end in (*msg.cuts, first + len(key) // TOKEN):
-            edge = key[(start - first) * TOKEN : (end - first) * TOKEN]
+        for end in (*msg.cuts, first + len(key) // TOKEN_BYTES):
+            edge = key[(start - first) * TOKEN_BYTES : (end - first) * TOKEN_BYTES]
             node = self._add(parent, start, end, edge, msg.namespace)
             if start == first:
                 parent.adopt(node, page)
@@ -166,7 +164,7 @@ class UnifiedTreeCore(Leaf):
         parent = lower.parent
         if parent is None or not lower.start < msg.at < lower.end:
             raise IntegrityError(f"node {msg.node} cannot be split at {msg.at}")
-        cut = (msg.at - lower.start) * TOKEN
+        cut = (msg.at - lower.start) * TOKEN_BYTES
         upper = self._add(parent, lower.start, msg.at, lower.key[:cut], lower.space)
         parent.adopt(upper, self._page)
         lower.key = lower.key[cut:]
@@ -229,7 +227,7 @@ class UnifiedTreeCore(Leaf):
             # Its own chain would skip chunks that end in it, which are what is to be saved.
             if node.chain is not None and node is not asked:
                 at, chain = node.chain
-                parts.append(node.key[(at - node.start) * TOKEN :])
+                parts.append(node.key[(at - node.start) * TOKEN_BYTES :])
                 return m.Spanned(node.space, at, chain, b"".join(reversed(parts)), end)
             parts.append(node.key)
             node = node.parent

@@ -13,7 +13,7 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ActorStopped, Closed, ConfigError, WouldWait
-from ..spec import Namespace, PagedSpec, Tier
+from ..spec import TOKEN_BYTES, Namespace, PagedSpec, Tier
 from ..telemetry import Telemetry
 from . import messages as m
 from .arguments import seconds, space, whole, word
@@ -25,7 +25,6 @@ from .coordinator.inspection import Inspection
 from .coordinator.planning import Verdict
 from .coordinator.stats import CacheStats
 from .lease import Lease
-from .messages import TOKEN
 from .request import Request
 from .tokens import Tokens, pack
 
@@ -143,7 +142,7 @@ class Cache:
         until = None
         if deadline is not None:
             until = trio.current_time() + seconds("deadline", deadline)
-        count = len(msg.tokens) // TOKEN
+        count = len(msg.tokens) // TOKEN_BYTES
         request = Request(self._telemetry, session, count)
         try:
             acquired: m.Acquired = await self.ask(msg, deadline=until, trace=request.trace)
@@ -167,7 +166,7 @@ class Cache:
             if not ref.ready:
                 return None
         msg = self._acquire(tokens, namespace, priority, stream, wait=False)
-        count = len(msg.tokens) // TOKEN
+        count = len(msg.tokens) // TOKEN_BYTES
         request = Request(self._telemetry, session, count)
         try:
             acquired: m.Acquired = self._ref.call(msg, trace=request.trace)
@@ -199,7 +198,7 @@ class Cache:
         )
         if not requests:
             return []
-        traced = [Request(self._telemetry, None, len(r.tokens) // TOKEN) for r in requests]
+        traced = [Request(self._telemetry, None, len(r.tokens) // TOKEN_BYTES) for r in requests]
         msg = m.AcquireBatch(requests, tuple([request.trace for request in traced]))
         try:
             leased: tuple[m.Acquired, ...] = await self.ask(msg)
@@ -210,7 +209,7 @@ class Cache:
         leases: list[Lease] = []
         for acquired, asked, request in zip(leased, requests, traced, strict=True):
             request.leased()
-            leases.append(Lease(self, acquired, len(asked.tokens) // TOKEN, request))
+            leases.append(Lease(self, acquired, len(asked.tokens) // TOKEN_BYTES, request))
         return leases
 
     def _acquire(

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..errors import IntegrityError
-from ..spec import Tier
+from ..spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from .coordinator.inspection import ComponentView, Inspection
-from .messages import PAGE, TOKEN
 
 
 def check(seen: Inspection) -> None:
@@ -37,7 +36,7 @@ def _topology(seen: Inspection) -> None:
     firsts: set[tuple[bytes, int, bytes]] = set()
     for node in seen.nodes:
         length = node.end - node.start
-        if length <= 0 or length % seen.page or len(node.key) != length * TOKEN:
+        if length <= 0 or length % seen.page or len(node.key) != length * TOKEN_BYTES:
             raise _broken("T2", f"node {node.id} spans [{node.start}, {node.end})")
         if node.parent:
             parent = nodes.get(node.parent)
@@ -45,7 +44,7 @@ def _topology(seen: Inspection) -> None:
                 raise _broken("T2", f"node {node.id} does not follow its parent {node.parent}")
         elif node.start:
             raise _broken("T2", f"node {node.id} hangs at a root and starts at {node.start}")
-        first = (node.namespace, node.parent, node.key[: seen.page * TOKEN])
+        first = (node.namespace, node.parent, node.key[: seen.page * TOKEN_BYTES])
         if first in firsts:
             raise _broken("T3", f"node {node.id} shares its first page with a sibling")
         firsts.add(first)
@@ -73,7 +72,7 @@ def _records(seen: Inspection, component: ComponentView) -> None:
         for tier, pages in enumerate((record.l1, record.l2)):
             if pages is None:
                 continue
-            if len(pages) != size * PAGE:
+            if len(pages) != size * PAGE_ID_BYTES:
                 raise _broken("T7", f"{component.name}: node {node.id} holds {len(pages)} bytes")
             cached[tier] += size
             payloads[tier] += 1

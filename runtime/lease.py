@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..errors import ActorStopped, Closed, ConfigError, StaleLease
+from ..spec import TOKEN_BYTES
 from . import messages as m
 from .arguments import seconds, whole, word
-from .messages import TOKEN
 from .pagetable import GrowingTable
 from .request import Request
 from .tokens import Tokens, pack
@@ -125,7 +125,7 @@ class Lease:
             raise self._released()
         packed = pack(tokens)
         self._appended += packed
-        self.known += len(packed) // TOKEN
+        self.known += len(packed) // TOKEN_BYTES
 
     async def snapshot(
         self, component: str = "mamba", *, at: int, stream: int | None = None

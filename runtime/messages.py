@@ -13,12 +13,6 @@ from ..tiers.messages import Move, StoreItem
 
 PageList = bytes
 
-TOKEN = 4
-"""Bytes of one packed token."""
-
-PAGE = 4
-"""Bytes of one page id in a page list."""
-
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """Base of all messages of this room: frozen, plain values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .messages import PAGE
+from ..spec import PAGE_ID_BYTES
 
 
 class GrowingTable:
@@ -21,7 +21,7 @@ class GrowingTable:
         self._last = len(pages)
 
     def __len__(self) -> int:
-        return (self._last - self._first) // PAGE
+        return (self._last - self._first) // PAGE_ID_BYTES
 
     def view(self) -> memoryview:
         """Answer the ids as a read-only memoryview of int32, without a copy."""
@@ -42,18 +42,18 @@ class GrowingTable:
         """Forget the ids of pages before a token."""
         passed = (start - self.start) // page_size
         if passed > 0:
-            self._first = min(self._first + passed * PAGE, self._last)
+            self._first = min(self._first + passed * PAGE_ID_BYTES, self._last)
             self.start = start
 
     def drop_end(self, count: int) -> None:
         """Forget the last `count` ids."""
-        self._last = max(self._last - count * PAGE, self._first)
+        self._last = max(self._last - count * PAGE_ID_BYTES, self._first)
 
     def patch(self, position: int, pages: bytes, page_size: int) -> None:
         """Replace ids from a token on; what falls outside the table is left out."""
         index = (position - self.start) // page_size
         if index < 0:
-            pages, index = pages[-index * PAGE :], 0
-        at = self._first + index * PAGE
+            pages, index = pages[-index * PAGE_ID_BYTES :], 0
+        at = self._first + index * PAGE_ID_BYTES
         pages = pages[: self._last - at]
         self._buffer[at : at + len(pages)] = pages

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .messages import TOKEN
+from ..spec import TOKEN_BYTES
 
 Tokens = bytes | bytearray | memoryview | Sequence[int] | Any
 """Packed uint32 bytes, any buffer of integers (array, numpy, torch on the CPU), or a sequence of ints."""
@@ -26,7 +26,7 @@ def pack(tokens: Tokens) -> bytes:
         packed = bytes(tokens)
     else:
         packed = _pack_numbers(tokens)
-    if len(packed) % TOKEN:
+    if len(packed) % TOKEN_BYTES:
         raise ConfigError(f"packed tokens take 4 bytes each; got {len(packed)} bytes")
     return packed
 
@@ -44,7 +44,7 @@ def _pack_numbers(tokens: Any) -> bytes:
     if view.ndim != 1:
         raise ConfigError(f"tokens must have one dimension, not {view.ndim}")
     kind = view.format.lstrip("<=@")
-    if kind in ("I", "i", "L", "l") and view.itemsize == TOKEN and sys.byteorder == "little":
+    if kind in ("I", "i", "L", "l") and view.itemsize == TOKEN_BYTES and sys.byteorder == "little":
         return view.tobytes()
     if kind in ("q", "Q", "l", "L", "h", "H", "B", "b", "i", "I"):
         return _pack_ints(view.tolist())

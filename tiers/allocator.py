@@ -11,9 +11,8 @@ from array import array
 from typing import Protocol
 
 from ..errors import ConfigError, IntegrityError
+from ..spec import PAGE_ID_BYTES
 from .messages import PageList
-
-INT32 = 4
 
 
 class PagePool(Protocol):
@@ -94,8 +93,8 @@ class FixedPool:
     def disown(self, pages: PageList) -> int:
         """See `PagePool`: O(1)."""
         size = len(pages)
-        count = size // INT32
-        if size % INT32 or count > self.owned:
+        count = size // PAGE_ID_BYTES
+        if size % PAGE_ID_BYTES or count > self.owned:
             raise not_owned(self.component, pages, self.owned)
         self.owned -= count
         return count

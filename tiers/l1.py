@@ -10,7 +10,8 @@ import numpy as np
 
 from ..actors import handles
 from ..errors import IntegrityError
-from .allocator import INT32, FixedPool
+from ..spec import PAGE_ID_BYTES
+from .allocator import FixedPool
 from .fences import Fences, cuda_stream
 from .layout import checked_ids
 from .messages import Clone, Cloned, CopyState, PageList, Short
@@ -91,7 +92,7 @@ class _HostStates:
 
     def clone(self, component: str, source: PageList, target: PageList, stream: int) -> None:
         """Copy one page, by far the most frequent case, to a page of the pool: one slice a part."""
-        if len(source) != INT32:
+        if len(source) != PAGE_ID_BYTES:
             raise _foreign(component, source, target)
         start, end = _PAIR.unpack(source + target)
         if start >= self._capacity[component]:

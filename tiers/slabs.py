@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import IntegrityError
-from .allocator import INT32, negative, not_owned
+from ..spec import PAGE_ID_BYTES
+from .allocator import negative, not_owned
 from .messages import PageList
 
 
@@ -127,7 +128,7 @@ class SlabPool:
             slab = self._slabs[self._open[0]]
             part = slab.take(missing)
             parts.append(part)
-            missing -= len(part) // INT32
+            missing -= len(part) // PAGE_ID_BYTES
             if not slab:
                 del self._open[0]
         self._free -= count
@@ -137,10 +138,13 @@ class SlabPool:
     def disown(self, pages: PageList) -> int:
         """See `PagePool`: O(1); also refuses a list whose first page is in a slab of others."""
         size = len(pages)
-        count = size // INT32
-        if size % INT32 or count > self.owned:
+        count = size // PAGE_ID_BYTES
+        if size % PAGE_ID_BYTES or count > self.owned:
             raise not_owned(self.component, pages, self.owned)
-        if count and self._slab_of(int.from_bytes(pages[:INT32], "little")) not in self._slabs:
+        if (
+            count
+            and self._slab_of(int.from_bytes(pages[:PAGE_ID_BYTES], "little")) not in self._slabs
+        ):
             raise not_owned(self.component, pages, self.owned)
         self.owned -= count
         return count
@@ -153,7 +157,7 @@ class SlabPool:
         """
         for index, part in self._by_slab(pages):
             slab = self._slabs.get(index)
-            count = len(part) // INT32
+            count = len(part) // PAGE_ID_BYTES
             if slab is None or len(slab) + count > self.slab_pages:
                 raise IntegrityError(
                     f"pool {self.component!r}: pages freed in slab {index} have no owner there"
@@ -176,7 +180,7 @@ class SlabPool:
 
     def _by_slab(self, pages: PageList) -> Iterator[tuple[int, PageList]]:
         """Cut a list where the slab changes: seldom, as pages are given out slab by slab."""
-        if len(pages) <= INT32:
+        if len(pages) <= PAGE_ID_BYTES:
             if pages:
                 yield self._slab_of(int.from_bytes(pages, "little")), pages
             return
@@ -184,7 +188,7 @@ class SlabPool:
         slabs = ids.astype(np.int64) * self.page_bytes // self._space.slab_bytes
         start = 0
         for end in (*(np.flatnonzero(slabs[1:] != slabs[:-1]) + 1).tolist(), len(ids)):
-            yield int(slabs[start]), pages[start * INT32 : end * INT32]
+            yield int(slabs[start]), pages[start * PAGE_ID_BYTES : end * PAGE_ID_BYTES]
             start = end
 
     def _slab_of(self, page: int) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from ..actors import Leaf, handles
 from ..errors import ConfigError
-from .allocator import INT32, PagePool
+from ..spec import PAGE_ID_BYTES
+from .allocator import PagePool
 from .fences import Fences, NoFences
 from .messages import (
     Allocate,
@@ -82,14 +83,14 @@ class PageTier(Leaf):
                 done += 1
         except Exception:
             for component, pages, _ in items[:done]:
-                pools[component].owned += len(pages) // INT32
+                pools[component].owned += len(pages) // PAGE_ID_BYTES
             raise
         cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:
             if op:
                 if pages:
                     pool = pools[component]
-                    pool.quarantined += len(pages) // INT32
+                    pool.quarantined += len(pages) // PAGE_ID_BYTES
                     self._held.setdefault(op, []).append((pool, pages, fence))
             elif cools:
                 self._cool(pools[component], pages, fence)
@@ -104,7 +105,7 @@ class PageTier(Leaf):
             return ()
         freed: dict[str, int] = {}
         for pool, pages, fence in held:
-            count = len(pages) // INT32
+            count = len(pages) // PAGE_ID_BYTES
             pool.quarantined -= count
             if fence and not self._fences.passed(fence):
                 self._cool(pool, pages, fence)
@@ -133,7 +134,7 @@ class PageTier(Leaf):
         return pool.free_pages(), b"".join(held)
 
     def _cool(self, pool: PagePool, pages: PageList, fence: int) -> None:
-        pool.quarantined += len(pages) // INT32
+        pool.quarantined += len(pages) // PAGE_ID_BYTES
         self._cooling.append((pool, pages, fence))
 
     def _free_cooled(self) -> None:
@@ -141,7 +142,7 @@ class PageTier(Leaf):
         cooling = self._cooling
         while cooling and self._fences.passed(cooling[0][2]):
             pool, pages, _ = cooling.popleft()
-            pool.quarantined -= len(pages) // INT32
+            pool.quarantined -= len(pages) // PAGE_ID_BYTES
             pool.put(pages)
 
     def _undo(self, msg: Allocate, taken: list[PageList]) -> None:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from ...components import messages as c
+from ...spec import PAGE_ID_BYTES
 from ...tiers import messages as t
 from .. import messages as m
-from ..messages import PAGE
 from .acquiring import Acquiring
 from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
@@ -133,7 +133,7 @@ class Batching:
         source = b"".join([entry.shares[index].pages for entry in found])
         self._room.captured(await self._parts.l1.ask(t.CopyState(part.name, source, slots, stream)))
         for number, entry in enumerate(found):
-            entry.shares[index].slot = slots[number * PAGE : (number + 1) * PAGE]
+            entry.shares[index].slot = slots[number * PAGE_ID_BYTES : (number + 1) * PAGE_ID_BYTES]
 
     async def _finish(self, entry: _Entry, record: LeaseRecord) -> m.Acquired:
         """Answer one request, by the way of a single acquire where the batch could not serve it."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...components.contract import TreeComponent
+from ...spec import PAGE_ID_BYTES
 from ...tiers.messages import StoreItem
-from ..messages import PAGE
 
 
 class Endpoints:
@@ -27,7 +27,7 @@ class Endpoints:
 
     def bytes(self, item: StoreItem) -> int:
         """Count the payload bytes of an object."""
-        return len(item.pages) // PAGE * self._page_bytes[item.component]
+        return len(item.pages) // PAGE_ID_BYTES * self._page_bytes[item.component]
 
     def wanted(self, count: int, full: int, reuse: int) -> dict[str, tuple[int, ...]]:
         """Answer the chunks worth asking for, per component, of a prefix with `count` whole chunks."""

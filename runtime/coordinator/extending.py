@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from ...actors import ReplyToken
 from ...components import messages as c
 from ...errors import ConfigError, NoCapacity, StaleLease
-from ...spec import Tier
+from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
-from ..messages import PAGE
 from .leases import LeaseRecord
 from .parts import Parts
 from .pending import RoomWaiter
@@ -159,7 +158,7 @@ class Extending:
         if count < 0 or extent < floor:
             raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
         page = self._page
-        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE
+        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE_ID_BYTES
         free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             if share.part.snapshot:
@@ -213,5 +212,5 @@ class Extending:
         own = 0
         for record in self._leases.values():
             share = record.shares[part.index]
-            own += len(share.own) // PAGE + len(share.kept) + bool(share.slot)
+            own += len(share.own) // PAGE_ID_BYTES + len(share.kept) + bool(share.slot)
         return held[0].locked + own

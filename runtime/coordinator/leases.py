@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...components.messages import ROOT, Locked, Receipt
-from ..messages import PAGE, TOKEN
+from ...spec import PAGE_ID_BYTES, TOKEN_BYTES
 from .parts import Part
 
 
@@ -37,7 +37,7 @@ class Share(msgspec.Struct, eq=False):
 
     def take_own(self, upto: int, page: int) -> bytes:
         """Take the private pages before a page boundary out: for the tree, or to be freed."""
-        size = (upto - self.own_start) // page * PAGE
+        size = (upto - self.own_start) // page * PAGE_ID_BYTES
         if size <= 0:
             return b""
         pages = bytes(self.own[:size])
@@ -71,12 +71,12 @@ class LeaseRecord(msgspec.Struct, eq=False):
     @property
     def known(self) -> int:
         """Count the tokens whose ids are known."""
-        return (len(self.prompt) + len(self.generated)) // TOKEN
+        return (len(self.prompt) + len(self.generated)) // TOKEN_BYTES
 
     def key(self, start: int, end: int) -> bytes:
         """Answer the packed tokens [start, end)."""
         prompt = len(self.prompt)
-        low, high = start * TOKEN, end * TOKEN
+        low, high = start * TOKEN_BYTES, end * TOKEN_BYTES
         if high <= prompt:
             return self.prompt[low:high]
         if low >= prompt:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ...components import messages as c
-from ..messages import TOKEN, Acquire, Explain, Peek, Peeked
+from ...spec import TOKEN_BYTES
+from ..messages import Acquire, Explain, Peek, Peeked
 from .parts import Part, Parts
 
 
@@ -35,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 def reusable_tokens(tokens: bytes, page: int) -> int:
     """Answer how many tokens of a prompt may be reused at most: whole pages, and never the last token."""
-    count = len(tokens) // TOKEN
+    count = len(tokens) // TOKEN_BYTES
     return (count - 1) // page * page if count else 0
 
 
@@ -47,7 +48,7 @@ class Planner:
 
     def walk_of(self, msg: Acquire | Peek | Explain) -> c.Walk:
         """Ask for what of a prompt may be reused."""
-        size = reusable_tokens(msg.tokens, self._parts.page) * TOKEN
+        size = reusable_tokens(msg.tokens, self._parts.page) * TOKEN_BYTES
         return c.Walk(msg.namespace, msg.tokens, c.ROOT, size)
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:

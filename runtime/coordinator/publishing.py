@@ -18,9 +18,8 @@ import msgspec
 
 from ...components import messages as c
 from ...errors import ConfigError
-from ...spec import Tier
+from ...spec import TOKEN_BYTES, Tier
 from .. import messages as m
-from ..messages import TOKEN
 from .leases import LeaseRecord, Share
 from .parts import Parts
 from .room import Room
@@ -51,7 +50,7 @@ class Publishing:
         upto, appended = msg.upto, msg.appended
         if not 0 <= upto <= record.extent:
             raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
-        known_ids = record.known + len(appended) // TOKEN
+        known_ids = record.known + len(appended) // TOKEN_BYTES
         if upto > known_ids:
             raise ConfigError(f"only {known_ids} token ids are known; append the others first")
         if appended:

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from ...actors import Actor, Fact, Trace
-from ..messages import TOKEN, Acquire, Acquired
+from ...spec import TOKEN_BYTES
+from ..messages import Acquire, Acquired
 from .facts import AcquireDone
 
 
@@ -41,7 +42,7 @@ class Reporter:
             AcquireDone,
             started,
             trace,
-            tokens=len(msg.tokens) // TOKEN,
+            tokens=len(msg.tokens) // TOKEN_BYTES,
             length=acquired.length,
             l1_tokens=acquired.hit.l1,
             l2_tokens=acquired.hit.l2,

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from ...components import messages as c
 from ...components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed
-from ...spec import Tier
+from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
-from ..messages import PAGE
 from .due import Due
 from .facts import EvictDone
 from .parts import Part, Parts
@@ -88,7 +87,7 @@ class Room:
             lacking = needed - free - coming
             for other, pages, _ in back:  # what went along with another component's payload
                 if other == name:
-                    lacking -= len(pages) // PAGE
+                    lacking -= len(pages) // PAGE_ID_BYTES
             if lacking > 0:
                 await self._evict(tier, self._parts.by_name[name], lacking, pinned, back)
         return back
@@ -98,7 +97,7 @@ class Room:
         back: _Back = []
         freed = await self._evict(tier, part, pages, _NONE, back)
         await self.give_back(tier, back)
-        own = len(freed.free) // PAGE
+        own = len(freed.free) // PAGE_ID_BYTES
         return own, freed.pages - own, len(freed.nodes)
 
     async def _evict(
@@ -127,7 +126,7 @@ class Room:
                 started,
                 component=part.name,
                 tier=tier.name.lower(),
-                pages=len(freed.free) // PAGE,
+                pages=len(freed.free) // PAGE_ID_BYTES,
                 nodes=len(freed.nodes),
             )
         return freed

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from ...components.messages import Count
-from ...spec import Tier
+from ...spec import TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
-from ..messages import TOKEN
 from .parts import Parts
 from .room import Room
 from .storing import Storing
@@ -71,7 +70,7 @@ class Counters:
     def acquired(self, msg: m.Acquire, acquired: m.Acquired) -> None:
         """Count one answered acquire."""
         self.requests += 1
-        self.tokens += len(msg.tokens) // TOKEN
+        self.tokens += len(msg.tokens) // TOKEN_BYTES
         self.reused += acquired.length
         hit = acquired.hit
         if hit.l1 != acquired.length:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from ...components import messages as c
 from ...components.move_messages import Read, Slice, Unbacked
 from ...errors import IntegrityError
-from ...spec import Tier
+from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
-from ..messages import PAGE, TOKEN
 from .facts import PrefetchDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
@@ -105,7 +104,9 @@ class Storing:
 
     def _bytes(self, items: list[t.StoreItem] | tuple[t.StoreItem, ...]) -> int:
         return sum(
-            len(item.pages) // PAGE * self._page_bytes[self._parts.by_name[item.component].index]
+            len(item.pages)
+            // PAGE_ID_BYTES
+            * self._page_bytes[self._parts.by_name[item.component].index]
             for item in items
         )
 
@@ -129,7 +130,7 @@ class Storing:
         chunk = self._parts.chunk
         first = min(full, boundary) // chunk * chunk
         tokens = pending.msg.tokens
-        key = (pending.msg.namespace, tokens[: (first + chunk) * TOKEN])
+        key = (pending.msg.namespace, tokens[: (first + chunk) * TOKEN_BYTES])
         operation = self._finds.get(key)
         if operation is None:
             operation = self._finds[key] = self._transfers.begin("prefetch", Tier.L2)
@@ -140,7 +141,7 @@ class Storing:
                 m.Find(
                     operation.id,
                     pending.msg.namespace,
-                    tokens[: limit * TOKEN],
+                    tokens[: limit * TOKEN_BYTES],
                     full,
                     boundary,
                 )
@@ -169,8 +170,8 @@ class Storing:
         items: list[t.StoreItem] = []
         for item, count in zip(msg.items, pages, strict=True):
             mine, room[item.component] = (
-                room[item.component][: count * PAGE],
-                room[item.component][count * PAGE :],
+                room[item.component][: count * PAGE_ID_BYTES],
+                room[item.component][count * PAGE_ID_BYTES :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
         self._fetching[operation.id] = tuple(items)
@@ -192,7 +193,9 @@ class Storing:
     async def _pinned(self, msg: m.Acquire) -> frozenset[int]:
         """Answer the nodes whose L2 copies the fetched chunks will stand on."""
         limit = reusable_tokens(msg.tokens, self._parts.page)
-        walked = await self._parts.tree.ask(c.Walk(msg.namespace, msg.tokens[: limit * TOKEN]))
+        walked = await self._parts.tree.ask(
+            c.Walk(msg.namespace, msg.tokens[: limit * TOKEN_BYTES])
+        )
         return frozenset(walked.path)
 
     def _ended(self, operation: Operation, outcome: str, tokens: int = 0) -> Operation:
@@ -258,7 +261,7 @@ class Storing:
     async def _graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
         """Adopt fetched pages on L2, from the first fetched token to the endpoint."""
         parts, tree = self._parts, self._parts.tree
-        key = msg.tokens[: endpoint * TOKEN]
+        key = msg.tokens[: endpoint * TOKEN_BYTES]
         own: dict[str, list[t.StoreItem]] = {}
         for item in sorted(items, key=lambda item: item.start):
             own.setdefault(item.component, []).append(item)
@@ -277,7 +280,7 @@ class Storing:
         if ends < endpoint:
             cuts = sorted({at for at in (*starts.values(), *stands) if ends < at < endpoint})
             grown = await tree.ask(
-                c.Insert(msg.namespace, key[ends * TOKEN :], parent, tuple(cuts))
+                c.Insert(msg.namespace, key[ends * TOKEN_BYTES :], parent, tuple(cuts))
             )
         now = parts.tick()
         for part in parts.all:
@@ -287,7 +290,7 @@ class Storing:
                 continue
             start = run[0].start if run else endpoint
             pages = b"".join(item.pages for item in run)
-            known = max(0, ends - start) // parts.page * PAGE
+            known = max(0, ends - start) // parts.page * PAGE_ID_BYTES
             if path.path:
                 adopted: c.Adopted = await part.ref.ask(
                     c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from ...components import messages as c
 from ...components.move_messages import Arrive, Freed, Moved, Unbacked
-from ...spec import Tier
+from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
-from ..messages import PAGE
 from .facts import PromoteDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
@@ -106,7 +105,7 @@ class Transfers:
             ids = tuple(node for node, _ in nodes)
             source = await part.ref.ask(Arrive(operation.id, ids, Tier.L1, pages))
             moves.append(t.Move(part.name, source, pages))
-            self.promoted[part.index] += len(pages) // PAGE
+            self.promoted[part.index] += len(pages) // PAGE_ID_BYTES
             if part.base:
                 operation.nodes = ids
         await self._start(operation, Tier.L2, Tier.L1, moves)
@@ -115,9 +114,11 @@ class Transfers:
     async def _start(
         self, operation: Operation, source: Tier, target: Tier, moves: list[t.Move]
     ) -> None:
-        operation.pages = sum(len(move.source) for move in moves) // PAGE
+        operation.pages = sum(len(move.source) for move in moves) // PAGE_ID_BYTES
         operation.moved = sum(
-            len(move.source) // PAGE * self._page_bytes[self._parts.by_name[move.component].index]
+            len(move.source)
+            // PAGE_ID_BYTES
+            * self._page_bytes[self._parts.by_name[move.component].index]
             for move in moves
         )
         await self._parts.below.ask(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ...errors import ConfigError
-from ...spec import Namespace
+from ...spec import TOKEN_BYTES, Namespace
 
 CHAIN_BYTES = 32
 """Length of a chain hash."""
@@ -17,7 +17,6 @@ CHAIN_BYTES = 32
 KEY_BYTES = 32
 """Length of an object key, whatever goes into it."""
 
-_TOKEN_BYTES = 4
 _CHUNK_TOKENS = 256
 _NAMESPACE_DOMAIN = b"banyankv-namespace-v1"
 _OBJECT_DOMAIN = b"banyankv-object-v1"
@@ -55,9 +54,9 @@ def chain(previous: bytes, tokens: bytes | memoryview, chunk: int) -> list[bytes
     if chunk < 1:
         raise ConfigError(f"a chunk must hold at least 1 token, not {chunk}")
     view = memoryview(tokens).cast("B")
-    if len(view) % _TOKEN_BYTES:
+    if len(view) % TOKEN_BYTES:
         raise ConfigError(f"packed tokens take 4 bytes each; {len(view)} bytes were given")
-    width = chunk * _TOKEN_BYTES
+    width = chunk * TOKEN_BYTES
     hashes: list[bytes] = []
     for offset in range(0, len(view) - width + 1, width):
         digest = sha256(previous)

@@ -12,13 +12,12 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import trio
 
 from ...errors import ConfigError, IntegrityError
-from ...spec import ModelSpec, PagedSpec
+from ...spec import PAGE_ID_BYTES, ModelSpec, PagedSpec
 from ..messages import PageList, StoreItem
 from .keys import CHAIN_BYTES, KeyMaker
 from .objects import FINGERPRINT_BYTES, BadObject, Header, encode, select
 from .protocol import MissReason, Store
 
-_PAGE_ID_BYTES = 4
 _PART_ITEMS = 256
 _PART_BYTES = 32 << 20
 _PROBE_KEYS = 4096
@@ -98,7 +97,7 @@ class StoreIO:
                 valid = pages > 0 and not odd
             else:
                 pages, valid = 1, tokens == 0
-            if not valid or item.start < 0 or len(item.pages) != pages * _PAGE_ID_BYTES:
+            if not valid or item.start < 0 or len(item.pages) != pages * PAGE_ID_BYTES:
                 raise ConfigError(
                     f"{item.component}: tokens [{item.start}, {item.end}) of pages of "
                     f"{self._page_size} do not go with {len(item.pages)} bytes of page ids"
@@ -190,7 +189,7 @@ class StoreIO:
 
     def _gathered(self, component: str, pages: PageList) -> memoryview:
         body = memoryview(self._l2.gather(component, pages)).cast("B")
-        expected = len(pages) // _PAGE_ID_BYTES * self._page_bytes[component]
+        expected = len(pages) // PAGE_ID_BYTES * self._page_bytes[component]
         if len(body) != expected:
             raise IntegrityError(f"L2 {component!r} gave {len(body)} bytes for {expected}")
         return body
@@ -219,7 +218,7 @@ class StoreIO:
         )
 
     def _body_bytes(self, item: StoreItem) -> int:
-        return len(item.pages) // _PAGE_ID_BYTES * self._page_bytes[item.component]
+        return len(item.pages) // PAGE_ID_BYTES * self._page_bytes[item.component]
 
     def _parts(self, items: Sequence[StoreItem]) -> Iterator[list[StoreItem]]:
         """Cut a call so that no part takes much memory, or the event loop for long."""
