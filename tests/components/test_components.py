@@ -16,11 +16,8 @@ from banyankv.components.move_messages import Evict
 from banyankv.components.swa import SWAComponent
 from banyankv.components.tree import UnifiedTreeCore
 from banyankv.spec import Tier
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from .component_suite import ACTOR_LAWS, RULE_LAWS, Rule
-from .ground import pack
+from banyankv.testing.rules import LAWS, Law, Rule, check_law
+from banyankv.testing.rules.ground import pack
 
 
 class SinkComponent(TreeComponent):
@@ -54,19 +51,9 @@ over_rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
 @over_rules
-@pytest.mark.parametrize("law", RULE_LAWS)
-@given(data=st.data())
-@settings(max_examples=40, deadline=None)
-def test_a_rule_obeys(law: Any, rule: Rule, data: st.DataObject) -> None:
-    law(rule, data.draw)
-
-
-@over_rules
-@pytest.mark.parametrize("law", ACTOR_LAWS)
-@given(data=st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_an_actor_obeys(law: Any, rule: Rule, data: st.DataObject) -> None:
-    law(rule, data.draw)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_a_rule_obeys(law: Law, rule: Rule) -> None:
+    check_law(law, rule)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from banyankv.components.records import NO_KIDS, Payload, Record
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import ConfigError
 from banyankv.spec import Tier
+from banyankv.testing.rules.ground import KEYS, Use, pack, unpack
+from banyankv.testing.rules.histories import acquire, copy, go_on, publish, release, split
+from banyankv.testing.rules.world import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from .component_suite import acquire, copy, go_on, publish, release, split
-from .ground import KEYS, Use, pack, unpack
-from .world import World
 
 COMPONENTS: dict[str, Callable[[], Any]] = {
     "full": lambda: FullComponent("full", 2),

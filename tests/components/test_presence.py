@@ -14,6 +14,9 @@ from banyankv.components.move_messages import Arrive, Drop, Evict, Freed, Moved,
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import IntegrityError
 from banyankv.spec import Tier
+from banyankv.testing.rules import histories as suite
+from banyankv.testing.rules.ground import BOTH, Lease, pack, unpack
+from banyankv.testing.rules.world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,10 +26,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-
-from . import component_suite as suite
-from .ground import BOTH, Lease, pack, unpack
-from .world import World
 
 COMPONENTS: dict[str, Callable[[], TreeComponent]] = {
     "full": lambda: FullComponent("full", 2),

@@ -1,27 +1,40 @@
-"""The common component suite: what must hold for every rule, however many ranges it has.
+"""The laws of the component contract: what must hold for every rule, however many ranges it has.
 
-A rule is a function from a page size to a `TreeComponent`. Each law takes one and a source of
-Hypothesis' choices; `test_components.py` tries all laws on all rules, and so can whoever writes one.
+Each law takes a rule (a function from a page size to a `TreeComponent`) and a source of Hypothesis'
+choices, and fails by an AssertionError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from banyankv.components import messages as m
-from banyankv.components.contract import TreeComponent
-from banyankv.spec import Tier
 from hypothesis import strategies as st
 
-from .ground import BOTH, KEYS, Lease
+from ...components import messages as m
+from ...components.contract import TreeComponent
+from ...spec import Tier
+from .ground import BOTH, KEYS
+from .histories import (
+    PROMPTS,
+    Draw,
+    acquire,
+    copy,
+    go_on,
+    make_holes,
+    prefix,
+    publish,
+    release,
+    some_history,
+    split,
+)
 from .world import World
 
 Rule = Callable[[int], TreeComponent]
-Draw = Callable[[st.SearchStrategy[Any]], Any]
+"""Makes the rule for a page size."""
+
+Law = Callable[[Rule, Draw], None]
 
 PAGE_SIZES = st.sampled_from([1, 2, 4, 16])
-PROMPTS = st.text("ab", min_size=1, max_size=7)
 FAR = 200
 """Positions up to here are tried where a law is about the rule alone."""
 
@@ -70,89 +83,6 @@ def a_request_keeps_all_that_it_can_still_publish(rule: Rule, draw: Draw) -> Non
     assert min(wanted, default=floor) // page * page == kept
 
 
-# -- histories -----------------------------------------------------------------------------------------
-
-
-def publish(world: World, draw: Draw, lease: Lease | None = None) -> None:
-    """Publish something new, or something known, from where own pages start."""
-    prompt = draw(PROMPTS)
-    if lease is not None:
-        # Who goes on from a lease must not publish less than its window has passed.
-        passed = max(0, lease.at // world.page - len(lease.prompt))
-        prompt = lease.prompt + prompt.ljust(passed, "a")
-    pages = st.integers(0, len(prompt))
-    stands = draw(st.sets(pages, max_size=3)) if world.component.snapshot else ()
-    world.publish(prompt, draw(pages), stands, draw(st.sets(pages, max_size=2)), lease)
-
-
-def prefix(world: World, draw: Draw) -> str | None:
-    """Choose some prefix that the tree knows, at a node's end or inside."""
-    known = sorted(world.uses)
-    return draw(st.sampled_from(known)) if known else None
-
-
-def acquire(world: World, draw: Draw) -> Lease | None:
-    """Lock a boundary and bring what it lacks; None where nothing was to be had."""
-    prompt = prefix(world, draw)
-    if prompt is None or not world.recorded(prompt):
-        return None
-    lease, locked = world.lock(prompt)
-    if locked.missing:
-        op = world.promote(lease, locked)
-        if op is None:
-            return None
-        if draw(st.booleans()):
-            world.end(op, ok=True)
-    return lease
-
-
-def make_holes(world: World, draw: Draw) -> None:
-    """Take payload away somewhere: FULL leaf first, others anywhere."""
-    tier = draw(st.sampled_from(BOTH))
-    if world.component.base or draw(st.booleans()):
-        world.evict(tier, draw(st.integers(1, 3)))
-    elif world.uses:
-        node = draw(st.sampled_from(sorted(world.nodes())))
-        world.drop([node], tier)
-
-
-def split(world: World, draw: Draw) -> None:
-    inside = [node for node in world.nodes().values() if node.end - node.start > 1]
-    if inside:
-        node = draw(st.sampled_from(inside))
-        world.split(node.id, draw(st.integers(node.start + 1, node.end - 1)))
-
-
-def copy(world: World, draw: Draw) -> None:
-    """Start a backup or a read, or end an operation, well or not."""
-    prompt = prefix(world, draw)
-    what = draw(st.sampled_from(["backup", "backup", "read", "end", "end"]))
-    if what == "end" and world.ops:
-        op = draw(st.sampled_from(sorted(world.ops)))
-        world.end(op, ok=draw(st.sampled_from([True, True, False])))
-    elif what == "backup" and prompt is not None:
-        world.backup(prompt)
-    elif what == "read" and prompt is not None:
-        world.read(prompt, draw(st.integers(0, len(prompt) - 1)))
-
-
-def demote(world: World, draw: Draw) -> None:
-    """Back a path up and take it off L1, so that whoever comes next has it on its way."""
-    prompt = prefix(world, draw)
-    op = None if prompt is None else world.backup(prompt)
-    if op is not None:
-        world.end(op, ok=True)
-        world.evict(Tier.L1, draw(st.integers(1, 10)))
-
-
-def some_history(world: World, draw: Draw, most: int = 8) -> None:
-    """Let a few steps of every kind happen."""
-    steps = (publish, publish, make_holes, split, copy, demote, demote, acquire, acquire)
-    publish(world, draw)
-    for step in draw(st.lists(st.sampled_from(steps), max_size=most)):
-        step(world, draw)
-
-
 # -- reuse ---------------------------------------------------------------------------------------------
 
 
@@ -196,22 +126,6 @@ def tables_name_the_pages_of_the_coverage(rule: Rule, draw: Draw) -> None:
 
 
 # -- locks ---------------------------------------------------------------------------------------------
-
-
-def go_on(world: World, draw: Draw) -> None:
-    """A leased request decodes: its window goes forward, or it publishes and moves its locks."""
-    if not world.leases:
-        return
-    lease = draw(st.sampled_from(world.leases))
-    if world.component.snapshot or draw(st.booleans()):
-        publish(world, draw, lease)
-    else:
-        world.recede(lease, draw(st.integers(0, 3 * world.page)))
-
-
-def release(world: World, draw: Draw) -> None:
-    if world.leases:
-        world.unlock(draw(st.sampled_from(world.leases)))
 
 
 def locks_count_exactly_the_coverage_and_come_back_to_zero(rule: Rule, draw: Draw) -> None:
@@ -301,13 +215,13 @@ def a_split_node_is_as_two_nodes_always_were(rule: Rule, draw: Draw) -> None:
             world.check()
 
 
-RULE_LAWS = (
+RULE_LAWS: tuple[Law, ...] = (
     need_is_made_of_ascending_ranges_below_the_boundary,
     what_a_boundary_needs_every_shorter_one_needed,
     need_knows_no_pages,
     a_request_keeps_all_that_it_can_still_publish,
 )
-ACTOR_LAWS = (
+ACTOR_LAWS: tuple[Law, ...] = (
     reach_is_that_of_all_boundaries_tried_page_by_page,
     a_claim_is_a_reach_and_a_lock,
     tables_name_the_pages_of_the_coverage,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from banyankv.components import messages as m
-from banyankv.components.component import ComponentActor
-from banyankv.components.contract import TreeComponent
-from banyankv.components.tree import UnifiedTreeCore
-from banyankv.spec import Tier
+from ...components import messages as m
+from ...components.component import ComponentActor
+from ...components.contract import TreeComponent
+from ...components.tree import UnifiedTreeCore
+from ...spec import Tier
 
 SPACE = b"space"
 BOTH = (Tier.L1, Tier.L2)
@@ -60,7 +60,7 @@ class Held:
 
     page: int
     writer: int = 0
-    readers: set[int] = field(default_factory=set)
+    readers: set[int] = field(default_factory=set[int])
 
     def users(self) -> set[int]:
         return {self.writer} if self.writer else self.readers

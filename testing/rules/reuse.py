@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from banyankv.components import messages as m
-from banyankv.spec import Tier
-
+from ...components import messages as m
+from ...spec import Tier
 from .ground import SPACE, Ground, Held, Lease, Use, pack, unpack
 
 
@@ -44,7 +43,7 @@ class Reuse(Ground):
                     self.boundary(prompt[:at])
         old = self.walk(prompt[start:known], parent)
         path, ends = old.path, old.ends
-        grown = m.Grown((), ())
+        grown: m.Grown | m.Walked = m.Grown((), ())
         if known < len(prompt):
             places = {*cuts, *(stands if component.snapshot else (own,))}
             insert = m.Insert(
@@ -61,8 +60,10 @@ class Reuse(Ground):
         held = lease.receipts if lease else ()
         if component.snapshot:
             starts = dict(zip(ends, (start * self.page, *ends), strict=False))
-            places = {at: (at_end[at], starts[at], at) for at in (s * self.page for s in states)}
-            kept = tuple((*places[at * self.page], pack([s])) for at, s in states.items())
+            kept = tuple(
+                (at_end[end], starts[end], end, pack([slot]))
+                for end, slot in ((at * self.page, slot) for at, slot in states.items())
+            )
             self._used_states(prompt, stands, priority)
             adopted = actor.keep(m.Keep(Tier.L1, kept, self.now, priority))
             relocked = m.Relocked(held, 0)
@@ -99,7 +100,9 @@ class Reuse(Ground):
             elif lease is not None:
                 relocked = actor.relock(m.Relock(path[-1], held))
         offered = states or dict(zip(range(own + 1, len(prompt) + 1), mine, strict=False))
-        free, patches, gained = [], {}, set()
+        free: list[int] = []
+        patches: dict[int, int] = {}
+        gained: set[str] = set()
         for end, page in offered.items():
             unit = prompt[:end]
             if unit in l1:

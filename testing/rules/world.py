@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from banyankv.components import messages as m
-from banyankv.components.move_messages import (
+from ...components import messages as m
+from ...components.move_messages import (
     Arrive,
     Dead,
     Drop,
@@ -20,8 +20,7 @@ from banyankv.components.move_messages import (
     Read,
     Unbacked,
 )
-from banyankv.spec import Tier
-
+from ...spec import Tier
 from .ground import BOTH, Held, Lease, Node, pack, unpack
 from .reuse import Reuse
 
@@ -122,7 +121,8 @@ class World(Reuse):
             for lease in [lease for lease in self.leases if lease.cover & ended]:
                 self.unlock(lease)
         freed = self.actor.moved(Moved(op, ok))
-        expected_free, gone = [], set()
+        expected_free: list[int] = []
+        gone: set[str] = set()
         for side in BOTH:
             for unit, held in list(self.held[side].items()):
                 held.readers.discard(op)
@@ -150,7 +150,7 @@ class World(Reuse):
     def candidates(self, tier: Tier) -> list[Node]:
         """The nodes whose payload may go now."""
         held, locks = self.held[tier], self.locks()
-        found = []
+        found: list[Node] = []
         for node in self.nodes().values():
             units = self.units(node)
             if units[-1] not in held or held[units[-1]].writer:
