@@ -14,6 +14,7 @@ from .faults import (
 )
 from .journal import Journal, read_journal
 from .mailbox import MailboxSpec, Policy
+from .message import Message, Reply
 from .observer import Fact, Hop, Observer, Trace
 from .ref import Ref
 from .replay import replay
@@ -42,10 +43,12 @@ __all__ = [
     "Journal",
     "Leaf",
     "MailboxSpec",
+    "Message",
     "Observer",
     "Policy",
     "Reason",
     "Ref",
+    "Reply",
     "ReplyToken",
     "Restart",
     "Strategy",

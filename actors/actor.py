@@ -8,12 +8,14 @@ awaited in neither, but in a child task that tells the actor what came of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 import msgspec
 
 from ..errors import ActorStopped, BanyanError, ConfigError
+
+from .message import Message
 
 if TYPE_CHECKING:
     from .observer import Trace
@@ -21,17 +23,33 @@ if TYPE_CHECKING:
     from .reply import ReplyToken
     from .system import ActorSystem
 
-F = TypeVar("F", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
+Self = TypeVar("Self")
+Kind = TypeVar("Kind")
+
+
+class Handles(Protocol[Answer]):
+    """What `handles` returns: takes methods that return the message's answer, or None if they defer."""
+
+    @overload
+    def __call__(
+        self, method: Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]], /
+    ) -> Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]]: ...
+
+    @overload
+    def __call__(
+        self, method: Callable[[Self, Kind], Answer | None], /
+    ) -> Callable[[Self, Kind], Answer | None]: ...
 
 _MARK = "__handles__"
 
 
-def handles(kind: type[Any]) -> Callable[[F], F]:
+def handles(kind: type[Message[Answer]]) -> Handles[Answer]:
     """Mark a method as the handler of one message type."""
     if not isinstance(kind, type):
         raise ConfigError(f"@handles wants a message type, not {kind!r}")
 
-    def mark(method: F) -> F:
+    def mark(method: Any) -> Any:
         setattr(method, _MARK, kind)
         return method
 

@@ -9,6 +9,7 @@ import trio
 from . import dispatch
 from .cell import Cell
 from .gate import BLOCKED, BUSY, WATCHED
+from .message import Message
 from .reply import ReplyToken, Suspension
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .observer import Trace
 
 A_co = TypeVar("A_co", bound="Actor", covariant=True)
+Answer = TypeVar("Answer")
 
 
 class Ref(Cell, Generic[A_co]):
@@ -41,8 +43,8 @@ class Ref(Cell, Generic[A_co]):
         return not self.gate & WATCHED or self.system.watch.may_call(self)
 
     @trio.lowlevel.enable_ki_protection
-    def call(self, msg: Any, trace: Trace | None = None) -> Any:
-        """Handle a message in the caller's stack, after what is queued, and answer its answer.
+    def call(self, msg: Message[Answer], trace: Trace | None = None) -> Answer:
+        """Handle a message in the caller's stack, after what is queued, and return its answer.
 
         Never waits and needs no running trio task, so an asyncio callback in guest mode may use it.
         Raises WouldWait where it cannot (busy, not started, restarting, mailbox dispatch, an injected
@@ -55,7 +57,7 @@ class Ref(Cell, Generic[A_co]):
             return dispatch.call(self, msg, trace)
         self.gate = BUSY
         try:
-            answer = handler(msg)
+            answer: Answer = handler(msg)
         except BaseException as error:
             failure = self.failed(error)
             if failure is error:
@@ -65,13 +67,14 @@ class Ref(Cell, Generic[A_co]):
             self.gate = 0
             self.handled += 1
             return answer
-        return dispatch.settled(self, dispatch.end(self, msg, answer))
+        answer = dispatch.settled(self, dispatch.end(self, msg, answer))
+        return answer
 
     @trio.lowlevel.enable_ki_protection
     async def ask(
-        self, msg: Any, *, deadline: float | None = None, trace: Trace | None = None
-    ) -> Any:
-        """Have a message handled and answer its answer: at once where `call` can, else waiting.
+        self, msg: Message[Answer], *, deadline: float | None = None, trace: Trace | None = None
+    ) -> Answer:
+        """Have a message handled and return its answer: at once where `call` can, else waiting.
 
         `deadline` is a trio time; nested asks inherit it, and `trace`. It is no checkpoint where the
         message runs at once. A queued message is withdrawn when its asker is cancelled or its deadline
@@ -105,7 +108,7 @@ class Ref(Cell, Generic[A_co]):
         return answer.result()
 
     @trio.lowlevel.enable_ki_protection
-    def tell(self, msg: Any, *, control: bool = False, trace: Trace | None = None) -> None:
+    def tell(self, msg: Message[Any], *, control: bool = False, trace: Trace | None = None) -> None:
         """Queue a message that nobody waits for; never waits, never runs it in the caller's stack.
 
         `control` messages are handled before others. The message inherits the trace of the message

@@ -68,7 +68,7 @@ class CoverageActor(Leaf):
         """Make many claims."""
         return tuple([self.claim(claim) for claim in msg.claims])
 
-    def _deepest(self, msg: m.Reach) -> int:
+    def _deepest(self, msg: m.Reach | m.Claim) -> int:
         """Answer the index of the deepest good boundary, -1 for none; the node behind it is lacking."""
         presence = self._presence
         at = bisect_right(msg.ends, msg.limit) - 1
@@ -91,7 +91,7 @@ class CoverageActor(Leaf):
             at -= 1
         return at
 
-    def _deepest_run(self, msg: m.Reach, at: int) -> int:
+    def _deepest_run(self, msg: m.Reach | m.Claim, at: int) -> int:
         """Search by ranges: from a hole the search goes straight to where it starts."""
         while at >= 0:
             hole = self._hole(msg, at)

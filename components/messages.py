@@ -7,8 +7,7 @@ root's child downwards, `ends` the position where each of them ends.
 
 from __future__ import annotations
 
-import msgspec
-
+from ..actors import Message, Reply
 from ..spec import Tier
 
 PageList = bytes
@@ -17,14 +16,18 @@ PageList = bytes
 ROOT = 0
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """Base of all messages of this room: frozen, plain values."""
-
-
 # -- the tree -----------------------------------------------------------------------------------------
 
 
-class Walk(Message, frozen=True):
+class Walked(Reply, frozen=True):
+    """Nodes below `start` that agree with the key; `partial`: the last one agrees only up to its `ends`."""
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    partial: bool
+
+
+class Walk(Message[Walked], frozen=True):
     """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only.
 
     `size` says how many bytes of the key count, whole pages of it: all where it is negative.
@@ -36,21 +39,20 @@ class Walk(Message, frozen=True):
     size: int = -1
 
 
-class Walked(Message, frozen=True):
-    """Nodes below `start` that agree with the key; `partial`: the last one agrees only up to its `ends`."""
-
-    path: tuple[int, ...]
-    ends: tuple[int, ...]
-    partial: bool
-
-
-class WalkMany(Message, frozen=True):
+class WalkMany(Message[tuple[Walked, ...]], frozen=True):
     """Do all of these, and answer a tuple of Walked in their order."""
 
     walks: tuple[Walk, ...]
 
 
-class Insert(Message, frozen=True):
+class Grown(Reply, frozen=True):
+    """New nodes, top first, each the parent of the next."""
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+class Insert(Message[Grown | Walked], frozen=True):
     """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising).
 
     Answers Grown. Where a node agrees with the key's first page already, nothing is added, and the
@@ -63,21 +65,14 @@ class Insert(Message, frozen=True):
     cuts: tuple[int, ...] = ()
 
 
-class Grown(Message, frozen=True):
-    """New nodes, top first, each the parent of the next."""
-
-    path: tuple[int, ...]
-    ends: tuple[int, ...]
-
-
-class Split(Message, frozen=True):
+class Split(Message[int], frozen=True):
     """Split `node` at position `at`: a new upper node takes its head, `node` keeps the tail and the id."""
 
     node: int
     at: int
 
 
-class SplitDone(Message, frozen=True):
+class SplitDone(Message[None], frozen=True):
     """Told to every component after the tree split `node`: `upper` ends and `node` starts at `at`."""
 
     node: int
@@ -85,31 +80,25 @@ class SplitDone(Message, frozen=True):
     at: int
 
 
-class Remove(Message, frozen=True):
+class Remove(Message[None], frozen=True):
     """Remove childless nodes, in an order in which each is childless when its turn comes."""
 
     nodes: tuple[int, ...]
 
 
-class Subtree(Message, frozen=True):
+class Subtree(Message[tuple[int, ...]], frozen=True):
     """Ask for every node below `node`, parents before children (without `node`)."""
 
     node: int
 
 
-class Ancestry(Message, frozen=True):
+class Ancestry(Message[Walked], frozen=True):
     """Ask for the Walked of the path from the root to `node`, `node` included."""
 
     node: int
 
 
-class Span(Message, frozen=True):
-    """Ask for the tokens behind the last ancestor (or self) whose chain is known, for hashing."""
-
-    node: int
-
-
-class Spanned(Message, frozen=True):
+class Spanned(Reply, frozen=True):
     """`tokens` from position `base` to the node's end; `chain` is the chain hash at `base` (or the seed)."""
 
     namespace: bytes
@@ -119,7 +108,13 @@ class Spanned(Message, frozen=True):
     end: int
 
 
-class Chained(Message, frozen=True):
+class Span(Message[Spanned | None], frozen=True):
+    """Ask for the tokens behind the last ancestor (or self) whose chain is known, for hashing."""
+
+    node: int
+
+
+class Chained(Message[None], frozen=True):
     """Remember that the chunk chain at position `at` (within `node`'s range, or its end) is `chain`."""
 
     node: int
@@ -127,11 +122,11 @@ class Chained(Message, frozen=True):
     chain: bytes
 
 
-class Count(Message, frozen=True):
+class Count(Message[int], frozen=True):
     """Ask for the number of nodes, roots apart."""
 
 
-class NodeView(Message, frozen=True):
+class NodeView(Reply, frozen=True):
     """One node of the tree as `Nodes` reports it."""
 
     id: int
@@ -142,14 +137,25 @@ class NodeView(Message, frozen=True):
     key: bytes
 
 
-class Nodes(Message, frozen=True):
+class Nodes(Message[tuple[NodeView, ...]], frozen=True):
     """Ask for the NodeViews of all nodes, in id order: for checks and dumps."""
 
 
 # -- a component ----------------------------------------------------------------------------------------
 
 
-class Reach(Message, frozen=True):
+class Reached(Reply, frozen=True):
+    """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
+
+    `hole` is the node without which it would be deeper, 0 where nothing is missing.
+    """
+
+    boundary: int
+    resident: bool
+    hole: int
+
+
+class Reach(Message[Reached], frozen=True):
     """Ask for the deepest good boundary at or below `limit` on this path.
 
     `host` false: only payload present on L1 counts. True: payload on L2, and what is arriving on L1,
@@ -163,46 +169,7 @@ class Reach(Message, frozen=True):
     host: bool
 
 
-class Reached(Message, frozen=True):
-    """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
-
-    `hole` is the node without which it would be deeper, 0 where nothing is missing.
-    """
-
-    boundary: int
-    resident: bool
-    hole: int
-
-
-class Claim(Reach, frozen=True):
-    """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
-
-    Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
-    that the components disagree takes the locks back; the use stays noted. A snapshot that is present
-    on L1 is answered without receipts, to be copied at once; who must wait first locks it by Lock.
-    """
-
-    now: int = 0
-    priority: int = 0
-
-
-class Lock(Message, frozen=True):
-    """Count the coverage of the boundary at the end of `node`; answers Locked.
-
-    A snapshot component must hold a state there, on whichever tier.
-    Noted as used at `now`; 0: this is no new use, a Claim has noted it.
-    """
-
-    node: int
-    now: int = 0
-    priority: int = 0
-
-
-Receipt = tuple[int, int]
-"""What one range of a lock keeps: (anchor node, start position of the lowest node locked)."""
-
-
-class Locked(Message, frozen=True):
+class Locked(Reply, frozen=True):
     """Receipts, one a range (none where nothing was counted), and the page table of the coverage.
 
     `start` is the position of the first page in `pages`; pages that no range needs are -1. `pages` is
@@ -219,47 +186,80 @@ class Locked(Message, frozen=True):
     joins: tuple[int, ...] = ()
 
 
-class Claimed(Message, frozen=True):
+class Claimed(Reply, frozen=True):
     """`boundary` as in Reached; `lock` is None for 0 and for one inside an edge."""
 
     boundary: int
     lock: Locked | None = None
 
 
-class ClaimMany(Message, frozen=True):
+class Claim(Message[Claimed], frozen=True):
+    """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
+
+    Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
+    that the components disagree takes the locks back; the use stays noted. A snapshot that is present
+    on L1 is answered without receipts, to be copied at once; who must wait first locks it by Lock.
+    """
+
+    path: tuple[int, ...]
+    ends: tuple[int, ...]
+    limit: int
+    partial: bool
+    host: bool
+    now: int = 0
+    priority: int = 0
+
+
+class Lock(Message[Locked], frozen=True):
+    """Count the coverage of the boundary at the end of `node`; answers Locked.
+
+    A snapshot component must hold a state there, on whichever tier.
+    Noted as used at `now`; 0: this is no new use, a Claim has noted it.
+    """
+
+    node: int
+    now: int = 0
+    priority: int = 0
+
+
+Receipt = tuple[int, int]
+"""What one range of a lock keeps: (anchor node, start position of the lowest node locked)."""
+
+
+class ClaimMany(Message[tuple[Claimed, ...]], frozen=True):
     """Make all of these claims, in order, and answer a tuple of Claimed in theirs."""
 
     claims: tuple[Claim, ...]
 
 
-class Table(Message, frozen=True):
+class Table(Message[Locked], frozen=True):
     """Ask again for the `Locked` of a lock that is held, now that its missing payload has arrived."""
 
     node: int
     receipts: tuple[Receipt, ...]
 
 
-class Unlock(Message, frozen=True):
+class Unlock(Message[None], frozen=True):
     """Take back every count that these receipts explain. Single use."""
 
     receipts: tuple[Receipt, ...]
 
 
-class Recede(Message, frozen=True):
+class Recede(Message[Locked], frozen=True):
     """Let go of locked nodes that end at or before `start`; answered by a Locked without pages."""
 
     receipts: tuple[Receipt, ...]
     start: int
 
 
-class Lacks(Message, frozen=True):
+class Lacks(Message[bool], frozen=True):
     """Ask whether `node` holds no payload on `tier`."""
 
     node: int
     tier: Tier
 
 
-class Arriving(Message, frozen=True):
+class Arriving(Message[int], frozen=True):
     """Ask for the index in `path` of the first node with an L1 arrival; len(path) where none."""
 
     path: tuple[int, ...]
@@ -268,7 +268,14 @@ class Arriving(Message, frozen=True):
 # -- publishing to a component --------------------------------------------------------------------------
 
 
-class Grow(Message, frozen=True):
+class Relocked(Reply, frozen=True):
+    """What the locks are now, as in Locked, but that `low_end` may be too low: 0 where it is not known."""
+
+    receipts: tuple[Receipt, ...]
+    low_end: int
+
+
+class Grow(Message[Relocked], frozen=True):
     """Give new nodes, at least one, each the parent of the next, their pages of a paged component.
 
     Own pages start at token `own`, where a node begins, and end with the last node; nodes before that
@@ -288,21 +295,25 @@ class Grow(Message, frozen=True):
     priority: int = 0
 
 
-class Relock(Message, frozen=True):
+class Relock(Message[Relocked], frozen=True):
     """Move locks from `held` to the coverage of the end of `node`, by difference. Answers Relocked."""
 
     node: int
     held: tuple[Receipt, ...]
 
 
-class Relocked(Message, frozen=True):
-    """What the locks are now, as in Locked, but that `low_end` may be too low: 0 where it is not known."""
+class Adopted(Reply, frozen=True):
+    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead).
 
-    receipts: tuple[Receipt, ...]
-    low_end: int
+    `attached` are the nodes that gained payload.
+    """
+
+    free: PageList
+    patches: tuple[tuple[int, PageList], ...]
+    attached: tuple[int, ...]
 
 
-class Adopt(Message, frozen=True):
+class Adopt(Message[Adopted], frozen=True):
     """Hand pages of a paged component to nodes that are there already, on one tier.
 
     Own pages start at token `own` and end with the last node; nodes before that are only noted as
@@ -318,7 +329,7 @@ class Adopt(Message, frozen=True):
     priority: int = 0
 
 
-class Keep(Message, frozen=True):
+class Keep(Message[Adopted], frozen=True):
     """Hand states of a snapshot component to nodes, on one tier: (node, start, end, slot). Answers Adopted."""
 
     tier: Tier
@@ -327,21 +338,10 @@ class Keep(Message, frozen=True):
     priority: int = 0
 
 
-class Adopted(Message, frozen=True):
-    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead).
-
-    `attached` are the nodes that gained payload.
-    """
-
-    free: PageList
-    patches: tuple[tuple[int, PageList], ...]
-    attached: tuple[int, ...]
-
-
 # -- looking inside a component -------------------------------------------------------------------------
 
 
-class Record(Message, frozen=True):
+class Record(Reply, frozen=True):
     """One node as a component sees it, for checks and dumps: payload per tier, None where absent."""
 
     id: int
@@ -355,15 +355,11 @@ class Record(Message, frozen=True):
     stamp: int
 
 
-class Records(Message, frozen=True):
+class Records(Message[tuple[Record, ...]], frozen=True):
     """Ask for the Records of all nodes, in id order; of a snapshot component where it holds or locks."""
 
 
-class Ledger(Message, frozen=True):
-    """Ask for the running sums, one `Held` a tier."""
-
-
-class Held(Message, frozen=True):
+class Held(Reply, frozen=True):
     """Pages held on a tier by nodes, of which locked (L1 only), and payload counts."""
 
     cached: int
@@ -371,7 +367,11 @@ class Held(Message, frozen=True):
     payloads: int
 
 
-class Shared(Message, frozen=True):
+class Ledger(Message[tuple[Held, Held]], frozen=True):
+    """Ask for the running sums, one `Held` a tier."""
+
+
+class Shared(Message[PageList], frozen=True):
     """Ask for the pages of a tier that left their node while several operations read them."""
 
     tier: Tier

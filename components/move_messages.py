@@ -2,51 +2,12 @@
 
 from __future__ import annotations
 
+from ..actors import Message, Reply
 from ..spec import Tier
-from .messages import Message, PageList
+from .messages import PageList
 
 
-class Evict(Message, frozen=True):
-    """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
-
-    Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
-    left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
-    Answers Freed.
-    """
-
-    tier: Tier
-    pages: int
-    pinned: frozenset[int] = frozenset()
-
-
-class EvictLeaves(Message, frozen=True):
-    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
-
-    It forgets those that it holds nowhere now.
-    """
-
-    nodes: tuple[int, ...]
-    tier: Tier
-
-
-class Drop(Message, frozen=True):
-    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`; answers Freed.
-
-    Nodes in `gone` leave the tree: nothing of them may be locked, or held elsewhere.
-    """
-
-    nodes: tuple[int, ...]
-    tier: Tier
-    gone: tuple[int, ...] = ()
-
-
-class Dead(Message, frozen=True):
-    """Base component only: which of `nodes` nobody locks and hold nothing on any tier."""
-
-    nodes: tuple[int, ...]
-
-
-class Freed(Message, frozen=True):
+class Freed(Reply, frozen=True):
     """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
 
     `pages` left in all: these, and those that stay here until several operations are over. `nodes`
@@ -65,7 +26,47 @@ class Freed(Message, frozen=True):
     late: tuple[tuple[int, PageList], ...] = ()
 
 
-class Unbacked(Message, frozen=True):
+class Evict(Message[Freed], frozen=True):
+    """Choose and drop payload on `tier` until `pages` pages are free or pending, least valuable first.
+
+    Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
+    left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
+    Answers Freed.
+    """
+
+    tier: Tier
+    pages: int
+    pinned: frozenset[int] = frozenset()
+
+
+class EvictLeaves(Message[Freed], frozen=True):
+    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
+
+    It forgets those that it holds nowhere now.
+    """
+
+    nodes: tuple[int, ...]
+    tier: Tier
+
+
+class Drop(Message[Freed], frozen=True):
+    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`; answers Freed.
+
+    Nodes in `gone` leave the tree: nothing of them may be locked, or held elsewhere.
+    """
+
+    nodes: tuple[int, ...]
+    tier: Tier
+    gone: tuple[int, ...] = ()
+
+
+class Dead(Message[tuple[int, ...]], frozen=True):
+    """Base component only: which of `nodes` nobody locks and hold nothing on any tier."""
+
+    nodes: tuple[int, ...]
+
+
+class Unbacked(Message[tuple[tuple[int, int], ...]], frozen=True):
     """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
 
     With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
@@ -77,7 +78,7 @@ class Unbacked(Message, frozen=True):
     climb: bool = False
 
 
-class Arrive(Message, frozen=True):
+class Arrive(Message[PageList], frozen=True):
     """Operation `op` starts to fill `nodes` on `tier` with `pages` from what the other tier holds.
 
     The payloads become arriving; their sources carry the operation's mark until `Moved`. Answered by
@@ -90,7 +91,14 @@ class Arrive(Message, frozen=True):
     pages: PageList
 
 
-class Read(Message, frozen=True):
+class Slice(Reply, frozen=True):
+    """Pages of tokens [start, end) in order; empty where not even the last page is present."""
+
+    start: int
+    pages: PageList
+
+
+class Read(Message[Slice], frozen=True):
     """Operation `op` reads tokens [start, end) of the path that ends in `node`, on L2.
 
     Marks the payloads until `Moved` and answers a `Slice`; reads the longest present tail of the range.
@@ -102,14 +110,7 @@ class Read(Message, frozen=True):
     end: int
 
 
-class Slice(Message, frozen=True):
-    """Pages of tokens [start, end) in order; empty where not even the last page is present."""
-
-    start: int
-    pages: PageList
-
-
-class Moved(Message, frozen=True):
+class Moved(Message[Freed], frozen=True):
     """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone.
 
     Answered by a Freed, whose `nodes` are those whose arrival ended, either way.

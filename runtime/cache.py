@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -31,9 +31,11 @@ from .tokens import Tokens, pack
 if TYPE_CHECKING:
     import torch
 
-    from ..actors import FaultPlan, Journal, Trace
+    from ..actors import FaultPlan, Journal, Message, Trace
     from ..tiers.pools import DevicePools
     from ..tiers.store.protocol import Store
+
+T = TypeVar("T")
 
 _BREATH = 0.001
 """Seconds that a caller may run on answers that never waited before a call yields for it."""
@@ -85,8 +87,8 @@ class Cache:
         return index
 
     async def ask(
-        self, msg: m.Message, *, deadline: float | None = None, trace: Trace | None = None
-    ) -> Any:
+        self, msg: Message[T], *, deadline: float | None = None, trace: Trace | None = None
+    ) -> T:
         """Have an operation done, waiting where it waits."""
         await self.breathe()
         try:
@@ -102,14 +104,14 @@ class Cache:
             return checkpoint()  # noqa: ASYNC105 - the caller awaits it
         return checkpoint_if_cancelled()  # noqa: ASYNC105 - the caller awaits it
 
-    async def ask_now(self, msg: m.Message, trace: Trace | None) -> Any:
+    async def ask_now(self, msg: Message[T], trace: Trace | None) -> T:
         """Have an operation done without looking for cancellation first."""
         try:
             return await self._ref.ask(msg, trace=trace)
         except ActorStopped as error:
             raise Closed("the cache has closed; what it held is forgotten", error) from error
 
-    async def ask_shielded(self, msg: m.Message, trace: Trace | None) -> Any:
+    async def ask_shielded(self, msg: Message[T], trace: Trace | None) -> T:
         """Have an operation done even for a cancelled caller."""
         try:
             return self._ref.call(msg, trace)

@@ -5,46 +5,24 @@ Tokens are packed little-endian uint32, page lists packed little-endian int32; p
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
 
-from ..actors import Trace
+from ..actors import Message, Reply, Trace
 from ..spec import Tier
 from ..tiers.messages import Move, StoreItem
 
+if TYPE_CHECKING:
+    from .coordinator.inspection import Inspection
+    from .coordinator.planning import Verdict
+    from .coordinator.stats import CacheStats
+
 PageList = bytes
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """Base of all messages of this room: frozen, plain values."""
 
 
 # -- from an engine ---------------------------------------------------------------------------------
 
 
-class Acquire(Message, frozen=True):
-    """Lease the longest reusable prefix of `tokens`, bringing it to L1 first where it is lower.
-
-    With `wait` false the answer is what is on L1 now.
-    """
-
-    namespace: bytes
-    tokens: bytes
-    priority: int = 0
-    wait: bool = True
-    stream: int = 0
-
-
-class AcquireBatch(Message, frozen=True):
-    """Lease for each request what L1 has now; none of them may `wait`. Answers a tuple of Acquired.
-
-    `traces` are those of the requests, None where one is not sampled.
-    """
-
-    requests: tuple[Acquire, ...]
-    traces: tuple[Trace | None, ...]
-
-
-class HitTokens(Message, frozen=True):
+class HitTokens(Reply, frozen=True):
     """Reused tokens by the tier that held them when the request came."""
 
     l1: int = 0
@@ -57,7 +35,7 @@ class HitTokens(Message, frozen=True):
         return self.l1 + self.l2 + self.l3
 
 
-class Acquired(Message, frozen=True):
+class Acquired(Reply, frozen=True):
     """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
 
     `full` is how far the base component agreed with the tokens. In the model's order: `pages` of
@@ -72,7 +50,36 @@ class Acquired(Message, frozen=True):
     pages: tuple[PageList, ...]
 
 
-class Extend(Message, frozen=True):
+class Acquire(Message[Acquired], frozen=True):
+    """Lease the longest reusable prefix of `tokens`, bringing it to L1 first where it is lower.
+
+    With `wait` false the answer is what is on L1 now.
+    """
+
+    namespace: bytes
+    tokens: bytes
+    priority: int = 0
+    wait: bool = True
+    stream: int = 0
+
+
+class AcquireBatch(Message[tuple[Acquired, ...]], frozen=True):
+    """Lease for each request what L1 has now; none of them may `wait`. Answers a tuple of Acquired.
+
+    `traces` are those of the requests, None where one is not sampled.
+    """
+
+    requests: tuple[Acquire, ...]
+    traces: tuple[Trace | None, ...]
+
+
+class Extended(Reply, frozen=True):
+    """New pages per component; the working slot of a snapshot component where it had none."""
+
+    pages: tuple[PageList, ...]
+
+
+class Extend(Message[Extended], frozen=True):
     """Give a lease private pages for `count` more tokens.
 
     Says that all tokens so far are computed, so that windows move. Waits for room up to
@@ -85,13 +92,7 @@ class Extend(Message, frozen=True):
     fence: int = 0
 
 
-class Extended(Message, frozen=True):
-    """New pages per component; the working slot of a snapshot component where it had none."""
-
-    pages: tuple[PageList, ...]
-
-
-class Snapshot(Message, frozen=True):
+class Snapshot(Message[int], frozen=True):
     """Keep the working state of a component as the state at position `at`. Answers the slot or -1."""
 
     lease: int
@@ -100,7 +101,7 @@ class Snapshot(Message, frozen=True):
     stream: int = 0
 
 
-class Trim(Message, frozen=True):
+class Trim(Message[int], frozen=True):
     """Give back the last `count` tokens of a lease's private room. Answers the extent."""
 
     lease: int
@@ -108,16 +109,7 @@ class Trim(Message, frozen=True):
     fence: int = 0
 
 
-class Publish(Message, frozen=True):
-    """Hand computed pages up to token `upto` over to the tree; `appended` are newly known tokens."""
-
-    lease: int
-    upto: int
-    appended: bytes = b""
-    fence: int = 0
-
-
-class Published(Message, frozen=True):
+class Published(Reply, frozen=True):
     """How far the tree has taken over, and what that changed in the lease's tables.
 
     `patches` are (component, position, pages) in place of duplicates; `starts` is where each
@@ -129,21 +121,23 @@ class Published(Message, frozen=True):
     starts: tuple[int, ...]
 
 
-class Release(Message, frozen=True):
+class Publish(Message[Published], frozen=True):
+    """Hand computed pages up to token `upto` over to the tree; `appended` are newly known tokens."""
+
+    lease: int
+    upto: int
+    appended: bytes = b""
+    fence: int = 0
+
+
+class Release(Message[bool], frozen=True):
     """Give back all that a lease holds. Answers False where it was released before."""
 
     lease: int
     fence: int = 0
 
 
-class Peek(Message, frozen=True):
-    """Ask how much of a prompt could be reused; changes nothing, not even recency."""
-
-    namespace: bytes
-    tokens: bytes
-
-
-class Peeked(Message, frozen=True):
+class Peeked(Reply, frozen=True):
     """`length` from L1 and L2, `device` from L1 at once, `full` how far the base component agrees."""
 
     length: int
@@ -151,22 +145,21 @@ class Peeked(Message, frozen=True):
     full: int
 
 
-class Explain(Message, frozen=True):
+class Peek(Message[Peeked], frozen=True):
+    """Ask how much of a prompt could be reused; changes nothing, not even recency."""
+
+    namespace: bytes
+    tokens: bytes
+
+
+class Explain(Message["tuple[Verdict, ...]"], frozen=True):
     """Ask, per component, how deep it would go and what stops it."""
 
     namespace: bytes
     tokens: bytes
 
 
-class EvictPages(Message, frozen=True):
-    """Evict unlocked payload of a component on a tier. Answers EvictReport."""
-
-    component: str
-    pages: int
-    tier: Tier = Tier.L1
-
-
-class EvictReport(Message, frozen=True):
+class EvictReport(Reply, frozen=True):
     """Pages freed at once, pages that follow when a copy ends, nodes that lost payload."""
 
     freed: int
@@ -175,22 +168,30 @@ class EvictReport(Message, frozen=True):
     why: str
 
 
-class Settle(Message, frozen=True):
+class EvictPages(Message[EvictReport], frozen=True):
+    """Evict unlocked payload of a component on a tier. Answers EvictReport."""
+
+    component: str
+    pages: int
+    tier: Tier = Tier.L1
+
+
+class Settle(Message[None], frozen=True):
     """Ask to hear when no copy and no store call is in flight or due."""
 
 
-class Stats(Message, frozen=True):
+class Stats(Message["CacheStats"], frozen=True):
     """Ask for `CacheStats`."""
 
 
-class Inspect(Message, frozen=True):
+class Inspect(Message["Inspection"], frozen=True):
     """Ask for an `Inspection` of all bookkeeping, for `check()` and dumps."""
 
 
 # -- between the cache and its controller -------------------------------------------------------------
 
 
-class Transfer(Message, frozen=True):
+class Transfer(Message[None], frozen=True):
     """Copy pages between L1 and L2 in one batch; the cache hears `Transferred`."""
 
     op: int
@@ -200,7 +201,7 @@ class Transfer(Message, frozen=True):
     fence: int = 0
 
 
-class Transferred(Message, frozen=True):
+class Transferred(Message[None], frozen=True):
     """Transfer `op` is over."""
 
     op: int
@@ -208,7 +209,7 @@ class Transferred(Message, frozen=True):
     error: str = ""
 
 
-class Find(Message, frozen=True):
+class Find(Message[None], frozen=True):
     """Look in the store for chunks of a prefix beyond what the tiers above hold.
 
     `full` and `reuse` are the tokens that FULL, and all components together, cover already.
@@ -221,7 +222,7 @@ class Find(Message, frozen=True):
     reuse: int
 
 
-class Found(Message, frozen=True):
+class Found(Message[None], frozen=True):
     """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty.
 
     `full` is how far FULL reaches with what the store has.
@@ -233,21 +234,21 @@ class Found(Message, frozen=True):
     items: tuple[StoreItem, ...] = ()
 
 
-class Fetch(Message, frozen=True):
+class Fetch(Message[None], frozen=True):
     """Read objects into the L2 pages that their items name; the cache hears `Fetched`."""
 
     op: int
     items: tuple[StoreItem, ...]
 
 
-class Fetched(Message, frozen=True):
+class Fetched(Message[None], frozen=True):
     """Which items of a fetch hold verified bytes now."""
 
     op: int
     good: tuple[bool, ...]
 
 
-class Save(Message, frozen=True):
+class Save(Message[None], frozen=True):
     """Write objects of one node to the store: hash `tokens` from `base` on, then put what is missing.
 
     The items' chains are empty; the controller fills them in. The cache hears `Saved`.
@@ -261,7 +262,7 @@ class Save(Message, frozen=True):
     items: tuple[StoreItem, ...]
 
 
-class Saved(Message, frozen=True):
+class Saved(Message[None], frozen=True):
     """Save `op` is over; the chain hash at token `at` is `chain` (empty where nothing was hashed)."""
 
     op: int
@@ -270,11 +271,11 @@ class Saved(Message, frozen=True):
     stored: int
 
 
-class RoomTimeout(Message, frozen=True):
+class RoomTimeout(Message[None], frozen=True):
     """The patience of a waiting request is over."""
 
     waiter: int
 
 
-class Background(Message, frozen=True):
+class Background(Message[None], frozen=True):
     """Start what waits for a free hand: backups to L2, saves to L3, and extends for cooled pages."""

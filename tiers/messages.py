@@ -6,13 +6,28 @@ the model's specification gives. An *operation* id (`op`, from 1) names one tran
 
 from __future__ import annotations
 
-import msgspec
+from ..actors import Message, Reply
 
 PageList = bytes
 """Page ids, packed little-endian int32."""
 
 
-class Allocate(msgspec.Struct, frozen=True, gc=False):
+class Allocated(Reply, frozen=True):
+    """The pages of an `Allocate`, in its order; the asker owns them now."""
+
+    pages: tuple[PageList, ...]
+
+
+class Short(Reply, frozen=True):
+    """Nothing was given: `lacking` is (component, needed, free, coming) for each pool that is short.
+
+    `coming` pages are in quarantine: free by themselves before long.
+    """
+
+    lacking: tuple[tuple[str, int, int, int], ...]
+
+
+class Allocate(Message[Allocated | Short], frozen=True):
     """Ask for pages of several pools at once: all of them or none. `want` is (component, pages).
 
     Before that, `back` and `fence` are taken as in a `Free`, whatever the answer is then.
@@ -23,22 +38,7 @@ class Allocate(msgspec.Struct, frozen=True, gc=False):
     fence: int = 0
 
 
-class Allocated(msgspec.Struct, frozen=True, gc=False):
-    """The pages of an `Allocate`, in its order; the asker owns them now."""
-
-    pages: tuple[PageList, ...]
-
-
-class Short(msgspec.Struct, frozen=True, gc=False):
-    """Nothing was given: `lacking` is (component, needed, free, coming) for each pool that is short.
-
-    `coming` pages are in quarantine: free by themselves before long.
-    """
-
-    lacking: tuple[tuple[str, int, int, int], ...]
-
-
-class Free(msgspec.Struct, frozen=True, gc=False):
+class Free(Message[None], frozen=True):
     """Give pages back: `items` is (component, pages, op).
 
     With `op` > 0 the pages are read or written by that operation and stay in quarantine until its
@@ -50,7 +50,7 @@ class Free(msgspec.Struct, frozen=True, gc=False):
     fence: int = 0
 
 
-class Over(msgspec.Struct, frozen=True, gc=False):
+class Over(Message[tuple[tuple[str, int], ...]], frozen=True):
     """Operation `op` no longer touches any page: free what its quarantine holds on this tier.
 
     Answered by the number of pages freed, as ((component, pages), ...).
@@ -59,7 +59,7 @@ class Over(msgspec.Struct, frozen=True, gc=False):
     op: int
 
 
-class CopyState(msgspec.Struct, frozen=True, gc=False):
+class CopyState(Message[int], frozen=True):
     """Copy whole pages within one L1 pool, `source[i]` to `target[i]`, in the order of `stream`.
 
     `stream` is an opaque stream handle (0 = the device's current stream); on a device the copy is
@@ -73,7 +73,14 @@ class CopyState(msgspec.Struct, frozen=True, gc=False):
     stream: int = 0
 
 
-class Clone(msgspec.Struct, frozen=True, gc=False):
+class Cloned(Reply, frozen=True):
+    """The slot of a `Clone`, which the asker owns now, and the fence behind the copy."""
+
+    slot: PageList
+    fence: int
+
+
+class Clone(Message[Cloned | Short], frozen=True):
     """Take one slot of an L1 pool and copy the state in slot `source` to it, in the order of `stream`.
 
     Answered by `Cloned`, or by `Short` with nothing changed. `stream` is as in `CopyState`.
@@ -84,14 +91,7 @@ class Clone(msgspec.Struct, frozen=True, gc=False):
     stream: int = 0
 
 
-class Cloned(msgspec.Struct, frozen=True, gc=False):
-    """The slot of a `Clone`, which the asker owns now, and the fence behind the copy."""
-
-    slot: PageList
-    fence: int
-
-
-class PoolUsage(msgspec.Struct, frozen=True, gc=False):
+class PoolUsage(Reply, frozen=True):
     """One pool: pages in all, free now, and in quarantine; the rest has an owner."""
 
     component: str
@@ -101,17 +101,17 @@ class PoolUsage(msgspec.Struct, frozen=True, gc=False):
     page_bytes: int
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
+class Usage(Message[tuple[PoolUsage, ...]], frozen=True):
     """Ask for `tuple[PoolUsage, ...]`, one a pool, in the model's order."""
 
 
-class FreePages(msgspec.Struct, frozen=True, gc=False):
+class FreePages(Message[tuple[PageList, PageList]], frozen=True):
     """Ask for (free, quarantined) page lists of one pool: for `check()`, never on a hot path."""
 
     component: str
 
 
-class Move(msgspec.Struct, frozen=True, gc=False):
+class Move(Reply, frozen=True):
     """One part of a transfer: pages of `component` from one tier's pool to the other's, pairwise."""
 
     component: str
@@ -119,7 +119,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     target: PageList
 
 
-class StoreItem(msgspec.Struct, frozen=True, gc=False):
+class StoreItem(Reply, frozen=True):
     """One L3 object, and which L2 pages its body is read from or written to, in order.
 
     The body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot: start ==

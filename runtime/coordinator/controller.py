@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import trio
 
-from ...actors import Coordinator, Ref, handles
+from ...actors import Coordinator, Message, Ref, handles
 from ...errors import BanyanError, IntegrityError
 from ...tiers import messages as t
 from ...tiers.copy import CopyEngine
@@ -43,7 +43,7 @@ class HybridCacheController(Coordinator):
         """Report to this cache."""
         self._cache = cache
 
-    def _report(self, msg: m.Message) -> None:
+    def _report(self, msg: Message[None]) -> None:
         if self._cache is None:
             raise IntegrityError("the controller was started without a cache to report to")
         self._cache.tell(msg, control=True)

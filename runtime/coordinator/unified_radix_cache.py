@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from ...actors import Coordinator, ReplyToken, handles
+from ...actors import Coordinator, Message, ReplyToken, handles
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...tiers.fences import Fences
 from .. import messages as m
@@ -35,7 +35,7 @@ from .storing import Storing
 from .transfers import Transfers
 
 
-class GiveUp(m.Message, frozen=True):
+class GiveUp(Message[None], frozen=True):
     """Askers left before their answers: give back what was held for them."""
 
 

@@ -10,22 +10,12 @@ import math
 
 import msgspec
 
-from ...actors.observer import Fact
+from ...actors import Fact, Message, Reply
 from ..messages import StoreItem
 from .protocol import MissReason, StoreStatistics
 
 
-class Probe(msgspec.Struct, frozen=True, gc=False):
-    """Ask which objects are there: `wanted` is (component, chain hashes of 32 bytes each, packed).
-
-    Answered by `Probed`. To be there is no promise: only a `Fetch` verifies.
-    """
-
-    wanted: tuple[tuple[str, bytes], ...]
-    deadline: float = math.inf
-
-
-class Probed(msgspec.Struct, frozen=True, gc=False):
+class Probed(Reply, frozen=True):
     """One byte a chain hash, 1 where there is an object, in the order of the `Probe`.
 
     `reason` says why the store was not asked, or not to the end; what it was not asked is 0.
@@ -35,27 +25,37 @@ class Probed(msgspec.Struct, frozen=True, gc=False):
     reason: MissReason | None = None
 
 
-class Fetch(msgspec.Struct, frozen=True, gc=False):
+class Probe(Message[Probed], frozen=True):
+    """Ask which objects are there: `wanted` is (component, chain hashes of 32 bytes each, packed).
+
+    Answered by `Probed`. To be there is no promise: only a `Fetch` verifies.
+    """
+
+    wanted: tuple[tuple[str, bytes], ...]
+    deadline: float = math.inf
+
+
+class Outcomes(Reply, frozen=True):
+    """One for each item, in its order: None where it was done, else why not."""
+
+    outcomes: tuple[MissReason | None, ...]
+
+
+class Fetch(Message[Outcomes], frozen=True):
     """Read objects into L2 pages. Answered by `Outcomes`."""
 
     items: tuple[StoreItem, ...]
     deadline: float = math.inf
 
 
-class Save(msgspec.Struct, frozen=True, gc=False):
+class Save(Message[Outcomes], frozen=True):
     """Write objects from L2 pages, replacing what their keys had. Answered by `Outcomes`."""
 
     items: tuple[StoreItem, ...]
     deadline: float = math.inf
 
 
-class Outcomes(msgspec.Struct, frozen=True, gc=False):
-    """One for each item, in its order: None where it was done, else why not."""
-
-    outcomes: tuple[MissReason | None, ...]
-
-
-class CallOver(msgspec.Struct, frozen=True, gc=False):
+class CallOver(Message[None], frozen=True):
     """From a call's own task to its actor: what came of it.
 
     `flags` is what a `Probe` found, which has an outcome only where the store was not asked to the
@@ -69,10 +69,6 @@ class CallOver(msgspec.Struct, frozen=True, gc=False):
     moved: int
     worked: bool | None
     error: str
-
-
-class ReadStoreTier(msgspec.Struct, frozen=True, gc=False):
-    """Ask for `StoreTierStatistics`."""
 
 
 class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +88,10 @@ class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str
     breaker_opened: int
     store: StoreStatistics
+
+
+class ReadStoreTier(Message[StoreTierStatistics], frozen=True):
+    """Ask for `StoreTierStatistics`."""
 
 
 class StoreCall(Fact, frozen=True, kw_only=True):
