@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 import msgspec
 
 from ..errors import ActorStopped, BanyanError, ConfigError
-
 from .message import Message
 
 if TYPE_CHECKING:
@@ -33,13 +32,24 @@ class Handles(Protocol[Answer]):
 
     @overload
     def __call__(
+        self, method: Callable[[Self, Kind], Coroutine[Any, Any, Answer]], /
+    ) -> Callable[[Self, Kind], Coroutine[Any, Any, Answer]]: ...
+
+    @overload
+    def __call__(
         self, method: Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]], /
     ) -> Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]]: ...
 
     @overload
     def __call__(
+        self, method: Callable[[Self, Kind], Answer], /
+    ) -> Callable[[Self, Kind], Answer]: ...
+
+    @overload
+    def __call__(
         self, method: Callable[[Self, Kind], Answer | None], /
     ) -> Callable[[Self, Kind], Answer | None]: ...
+
 
 _MARK = "__handles__"
 

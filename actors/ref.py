@@ -53,11 +53,13 @@ class Ref(Cell, Generic[A_co]):
         handler's refusal as it is, ActorCrashed for its crash, ActorStopped or Closed.
         """
         handler = self.handlers.get(type(msg))
+        answer: Answer
         if self.gate or handler is None or trace is not None:
-            return dispatch.call(self, msg, trace)
+            answer = dispatch.call(self, msg, trace)
+            return answer
         self.gate = BUSY
         try:
-            answer: Answer = handler(msg)
+            answer = handler(msg)
         except BaseException as error:
             failure = self.failed(error)
             if failure is error:
@@ -83,6 +85,7 @@ class Ref(Cell, Generic[A_co]):
         but WouldWait; MailboxFull where that is the mailbox's policy.
         """
         handler = self.handlers.get(type(msg))
+        answer: Answer
         if self.gate or handler is None or trace is not None or deadline is not None:
             answer = dispatch.begin(self, msg, deadline, trace)
         else:
@@ -99,13 +102,14 @@ class Ref(Cell, Generic[A_co]):
                 self.handled += 1
                 return answer
             answer = dispatch.end(self, msg, answer)
-        if type(answer) is not ReplyToken:
+        if not isinstance(answer, ReplyToken):
             return answer
         if self.system.op is None:
             await answer.wait()
         elif not answer.done:
             await Suspension(answer)
-        return answer.result()
+        answer = answer.result()
+        return answer
 
     @trio.lowlevel.enable_ki_protection
     def tell(self, msg: Message[Any], *, control: bool = False, trace: Trace | None = None) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from ..actors import Coordinator, Leaf, Ref, handles, open_system
+from ..actors import Coordinator, Leaf, Message, Ref, handles, open_system
 from .bench import Bench
 from .pace import Figures, async_us, plain_us
 
@@ -16,11 +14,11 @@ _SLOW = 10
 """An ask by mailbox takes two task switches: so many times fewer are enough."""
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class Step(Message[int], frozen=True):
     """Do next to nothing."""
 
 
-class Operation(msgspec.Struct, frozen=True, gc=False):
+class Operation(Message[None], frozen=True):
     """Ask for so many steps."""
 
     steps: int

@@ -100,7 +100,7 @@ class CoverageActor(Leaf):
             at = hole - 1
         return at
 
-    def _hole(self, msg: m.Reach, at: int) -> int:
+    def _hole(self, msg: m.Reach | m.Claim, at: int) -> int:
         """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
         path, ends, host, records = msg.path, msg.ends, msg.host, self._records
         for start, end in reversed(self.component.need(ends[at])):

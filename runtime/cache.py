@@ -111,7 +111,7 @@ class Cache:
         except ActorStopped as error:
             raise Closed("the cache has closed; what it held is forgotten", error) from error
 
-    async def ask_shielded(self, msg: Message[T], trace: Trace | None) -> T:
+    async def ask_shielded(self, msg: Message[Any], trace: Trace | None) -> Any:
         """Have an operation done even for a cancelled caller."""
         try:
             return self._ref.call(msg, trace)

@@ -12,9 +12,9 @@ from ..spec import Tier
 from ..tiers.messages import Move, StoreItem
 
 if TYPE_CHECKING:
-    from .coordinator.inspection import Inspection
-    from .coordinator.planning import Verdict
-    from .coordinator.stats import CacheStats
+    from .coordinator.inspection import Inspection  # noqa: F401 - named as an answer's type, in quotes
+    from .coordinator.planning import Verdict  # noqa: F401 - as above
+    from .coordinator.stats import CacheStats  # noqa: F401 - as above
 
 PageList = bytes
 

@@ -184,7 +184,7 @@ class Room:
         base, tree = self._parts.base, self._parts.tree
         for node in nodes:
             current = node
-            while current and await base.ref.ask(Dead((current,))):
+            while current and any(await base.ref.ask(Dead((current,)))):
                 if await tree.ask(c.Subtree(current)):
                     break
                 path = (await tree.ask(c.Ancestry(current))).path

@@ -276,7 +276,7 @@ class Storing:
         path = await self._splitter.cut(walked, owns, stands)
         ends = path.ends[-1] if path.ends else 0
         parent = path.path[-1] if path.path else c.ROOT
-        grown = c.Grown((), ())
+        grown: c.Grown | c.Walked = c.Grown((), ())
         if ends < endpoint:
             cuts = sorted({at for at in (*starts.values(), *stands) if ends < at < endpoint})
             grown = await tree.ask(
@@ -314,7 +314,12 @@ class Storing:
         return True
 
     async def _keep(
-        self, part: Part, run: list[t.StoreItem], path: c.Grown, grown: c.Grown, now: int
+        self,
+        part: Part,
+        run: list[t.StoreItem],
+        path: c.Grown,
+        grown: c.Grown | c.Walked,
+        now: int,
     ) -> None:
         """Hand fetched states over to the nodes at whose ends they stand, known or new."""
         nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)

@@ -143,9 +143,12 @@ class Transfers:
         operation.nodes = backed
         for part in self._parts.auxiliary:
             nodes = tuple(dict.fromkeys((*batch, *backed)))
-            found = await part.ref.ask(Unbacked(nodes))
             # L2 keeps nothing of a node whose FULL it does not keep.
-            found = [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
+            found = [
+                pair
+                for pair in await part.ref.ask(Unbacked(nodes))
+                if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
+            ]
             await self._back(operation, part, tuple(found), batch, moves)
         if moves:
             await self._start(operation, Tier.L1, Tier.L2, moves)
