@@ -13,6 +13,7 @@ from typing import Protocol
 from ..errors import ConfigError, IntegrityError
 from ..spec import PAGE_ID_BYTES
 from .messages import PageList
+from .owners import Owners
 
 
 class PagePool(Protocol):
@@ -42,9 +43,13 @@ class PagePool(Protocol):
     def disown(self, pages: PageList) -> int:
         """Take pages from their owner and return how many; they are not free yet.
 
-        Raises `IntegrityError`, with nothing changed, when they cannot all have an owner: what
-        counts can tell, no more. Duplicates and pages of other pools show in `free_pages`.
+        Raises `IntegrityError`, with nothing changed, when not every one of them has an owner here:
+        it was freed before, comes twice in the list, or never was given out.
         """
+        ...
+
+    def own(self, pages: PageList) -> None:
+        """Undo `disown`: the pages have their owner again."""
         ...
 
     def put(self, pages: PageList) -> None:
@@ -63,7 +68,7 @@ class FixedPool:
     was freed, so that runs of consecutive ids stay together and their bytes are warm.
     """
 
-    __slots__ = ("_free", "capacity", "component", "owned", "page_bytes", "quarantined")
+    __slots__ = ("_free", "_owners", "capacity", "component", "owned", "page_bytes", "quarantined")
 
     def __init__(self, component: str, capacity: int, page_bytes: int) -> None:
         self.component = component
@@ -72,6 +77,7 @@ class FixedPool:
         self.owned = 0
         self.quarantined = 0
         self._free = array("i", range(capacity))
+        self._owners = Owners(capacity)
 
     def available(self) -> int:
         """See `PagePool`."""
@@ -87,17 +93,22 @@ class FixedPool:
             raise negative(self.component, count)
         pages = free[left:].tobytes()
         del free[left:]
+        self._owners.add(pages)
         self.owned += count
         return pages
 
     def disown(self, pages: PageList) -> int:
-        """See `PagePool`: O(1)."""
-        size = len(pages)
-        count = size // PAGE_ID_BYTES
-        if size % PAGE_ID_BYTES or count > self.owned:
-            raise not_owned(self.component, pages, self.owned)
+        """See `PagePool`: O(pages)."""
+        if not self._owners.remove(pages):
+            raise not_owned(self.component, pages)
+        count = len(pages) // PAGE_ID_BYTES
         self.owned -= count
         return count
+
+    def own(self, pages: PageList) -> None:
+        """See `PagePool`."""
+        self._owners.add(pages)
+        self.owned += len(pages) // PAGE_ID_BYTES
 
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
@@ -113,8 +124,9 @@ def negative(component: str, count: int) -> ConfigError:
     return ConfigError(f"pool {component!r}: asked for {count} pages")
 
 
-def not_owned(component: str, pages: PageList, owned: int) -> IntegrityError:
+def not_owned(component: str, pages: PageList) -> IntegrityError:
     """Say that pages were freed that have no owner in this pool."""
     return IntegrityError(
-        f"pool {component!r}: {len(pages)} bytes of page ids freed, {owned} pages have an owner"
+        f"pool {component!r}: {len(pages)} bytes of page ids freed, not all of pages that have an "
+        f"owner: one was freed before, comes twice, or never was given out"
     )

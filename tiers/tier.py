@@ -83,7 +83,7 @@ class PageTier(Leaf):
                 done += 1
         except Exception:
             for component, pages, _ in items[:done]:
-                pools[component].owned += len(pages) // PAGE_ID_BYTES
+                pools[component].own(pages)
             raise
         cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:

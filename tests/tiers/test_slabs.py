@@ -64,13 +64,10 @@ class TestFixedPool:
             pool.take(-1)
         assert pool.available() == 3
 
-    def test_refuses_more_than_has_an_owner(self) -> None:
-        pool = FixedPool("full", 3, 128)
-        pages = taken(pool, 2)
-        for wrong in (packed(0, 1, 2), pages + b"\0"):
-            with pytest.raises(IntegrityError, match="'full'"):
-                pool.disown(wrong)
-        assert pool.owned == 2
+    def test_takes_pages_back_only_from_an_owner(self) -> None:
+        pool = FixedPool("full", 100, 128)
+        pages = taken(pool, 50)
+        refuses_what_has_no_owner(pool, pages)
 
 
 class TestSlabPool:
@@ -114,19 +111,47 @@ class TestSlabPool:
         assert all(p * 24 // 100 == (p * 24 + 23) // 100 for p in pages)
         assert (max(pages) + 1) * 24 <= 700
 
-    def test_detects_a_page_freed_twice_and_one_of_another_pool(self) -> None:
-        space = SlabSpace(4, 64)
+    def test_takes_pages_back_only_from_an_owner(self) -> None:
+        space = SlabSpace(40, 64)
         kv = slab_pool(space, "kv", 8, 0, 64)
         other = slab_pool(space, "other", 8, 0, 64)
-        mine, foreign = taken(kv, 8), taken(other, 8)
-        with pytest.raises(IntegrityError, match="have an owner"):
+        mine, foreign = taken(kv, 50), taken(other, 8)
+        with pytest.raises(IntegrityError, match="owner"):
             kv.disown(foreign)
-        assert kv.owned == 8
-        give_back(kv, mine)
-        taken(kv, 12)
-        kv.disown(mine + packed(0))
-        with pytest.raises(IntegrityError, match="no owner there"):
-            kv.put(mine + packed(0))
+        refuses_what_has_no_owner(kv, mine)
+        assert other.owned == 8
+
+
+def refuses_what_has_no_owner(pool: FixedPool | SlabPool, pages: bytes) -> None:
+    """Free the 50 `pages` of `pool` wrongly in every way, which changes nothing, then rightly."""
+    run = ids(pages)
+    scattered = run[1::2] + run[::2]
+    give_back(pool, packed(*scattered[:3]))
+    give_back(pool, packed(*run[-4:-1:2]))
+    kept = [page for page in run if page not in (*scattered[:3], *run[-4:-1:2])]
+    free, available = pool.free_pages(), pool.available()
+    wrong = [
+        run,
+        scattered,
+        run[-4:],  # a part has no owner
+        [kept[0], kept[0]],
+        [kept[5], kept[2], kept[9], kept[2]],  # twice in one list
+        scattered[:1],
+        [kept[0], -1],
+        [-1],
+        [1 << 30],
+        [kept[0], 1 << 30],
+    ]
+    for some in (*[packed(*pages) for pages in wrong], pages[:3], pages[:8] + b"\0"):
+        with pytest.raises(IntegrityError, match="owner"):
+            pool.disown(some)
+        assert pool.owned == len(kept)
+    assert (pool.free_pages(), pool.available()) == (free, available)
+    give_back(pool, packed(*kept))
+    assert pool.owned == 0
+    assert sorted(ids(taken(pool, 50))) == sorted(run)
+    with pytest.raises(IntegrityError, match="owner"):
+        pool.disown(packed(*run, run[0]))
 
 
 class SlabMachine(RuleBasedStateMachine):

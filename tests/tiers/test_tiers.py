@@ -167,6 +167,33 @@ class TestFree:
             tier.free(Free((("full", kv, 0), ("swa", state, 0))))
         assert tier.usage(Usage()) == before
 
+    @pytest.mark.parametrize("op", [0, 7])
+    def test_refuses_what_was_freed_before(self, tier: PageTier, op: int) -> None:
+        kv, other, state = allocated(tier, ("full", 4), ("full", 3), ("mamba", 1))
+        tier.free(Free((("full", kv, op),)))
+        before = tier.usage(Usage())
+        twice = (("full", kv, op), ("mamba", state, 0)), (("full", kv[4:8] + other, 0),)
+        for items in (*twice, (("full", other, 9), ("full", other[4:8], 0))):
+            with pytest.raises(IntegrityError, match="freed before"):
+                tier.free(Free(items))
+            with pytest.raises(IntegrityError, match="freed before"):
+                tier.allocate(Allocate((("full", 1),), items))
+            assert tier.usage(Usage()) == before
+        assert dict(tier.over(Over(op))) == ({"full": 4} if op else {})
+        assert tier.over(Over(9)) == ()
+        with pytest.raises(IntegrityError, match="freed before"):
+            tier.free(Free((("full", kv, 0),)))
+        tier.free(Free((("full", other, 0), ("mamba", state, 0))))
+        assert not any(use.quarantined for use in tier.usage(Usage()))
+
+    def test_refuses_what_is_cooling(self, l1: L1Tier, fences: ManualFences) -> None:
+        (pages,) = allocated(l1, ("mamba", 5))
+        l1.free(Free((("mamba", pages[:8], 0),), fence=1))
+        with pytest.raises(IntegrityError, match="freed before"):
+            l1.free(Free((("mamba", pages[:8], 0),), fence=1))
+        fences.done = 1
+        assert usage(l1, "mamba").free == 2
+
     def test_a_fenced_page_is_free_when_the_device_has_passed(
         self, l1: L1Tier, fences: ManualFences
     ) -> None:
