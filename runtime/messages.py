@@ -74,9 +74,13 @@ class AcquireBatch(Message[tuple[Acquired, ...]], frozen=True):
 
 
 class Extended(Reply, frozen=True):
-    """New pages per component; the working slot of a snapshot component where it had none."""
+    """New pages per component; the working slot of a snapshot component where it had none.
+
+    `starts` is where each component's table begins now; empty where no component has a window.
+    """
 
     pages: tuple[PageList, ...]
+    starts: tuple[int, ...] = ()
 
 
 class Extend(Message[Extended], frozen=True):
@@ -92,8 +96,20 @@ class Extend(Message[Extended], frozen=True):
     fence: int = 0
 
 
+class Windows(Message[tuple[int, ...]], frozen=True):
+    """Ask where the tables of a lease begin: for one whose extend did not come to an end.
+
+    Answers the start of each component's table, as `Extended` does.
+    """
+
+    lease: int
+
+
 class Snapshot(Message[int], frozen=True):
-    """Keep the working state of a component as the state at position `at`. Answers the slot or -1."""
+    """Keep the working state of a component as the state at `at`, the extent. Answers the slot or -1.
+
+    A state kept for that position before gives way to it.
+    """
 
     lease: int
     component: str

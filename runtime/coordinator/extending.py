@@ -34,7 +34,7 @@ class Extending:
         self._snapshots = {part.name: part for part in parts.snapshots}
         self._states = tuple((part.index, part.name) for part in parts.snapshots)
         self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
-        self._nothing = m.Extended((b"",) * len(parts.all))
+        self._nothing = (b"",) * len(parts.all)
         self._last_waiter = 0
         self.waiters: deque[RoomWaiter] = deque()
 
@@ -46,8 +46,7 @@ class Extending:
             await self._advance(record)
         want = self._want(record, count)
         if not want:
-            record.extent += count
-            return self._nothing
+            return self._grant(record, count, self._nothing)
         if self.waiters:
             return None
         got = await self._room.take(_L1, want)
@@ -78,7 +77,7 @@ class Extending:
                 waiter.token.fail(StaleLease(f"lease {record.id} was released meanwhile"))
             else:
                 want = self._want(record, count)
-                got = await self._room.take(_L1, want) if want else self._nothing.pages
+                got = await self._room.take(_L1, want) if want else self._nothing
                 if isinstance(got, t.Short):
                     return
                 waiter.token.reply(self._grant(record, count, got))
@@ -118,33 +117,53 @@ class Extending:
             lacking += slots
         return tuple(want) if lacking else ()
 
-    @staticmethod
-    def _grant(record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
+    def _grant(self, record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
         """Hand a lease what it wanted, one list a component."""
-        for index, share in enumerate(record.shares):
-            if not share.part.snapshot:
-                share.own += pages[index]
-            elif pages[index]:
-                share.slot = pages[index]
         record.extent += count
-        return m.Extended(pages)
+        if pages is not self._nothing:
+            for index, share in enumerate(record.shares):
+                if not share.part.snapshot:
+                    share.own += pages[index]
+                elif pages[index]:
+                    share.slot = pages[index]
+        return m.Extended(pages, self.starts(record))
+
+    def starts(self, record: LeaseRecord) -> tuple[int, ...]:
+        """Return where the tables of a lease begin; empty where no component has a window."""
+        return tuple([share.start for share in record.shares]) if self._windowed else ()
+
+    async def take_back(self, record: LeaseRecord, count: int, extended: m.Extended) -> None:
+        """Undo an extend whose answer found nobody: its pages and slots are free again."""
+        free = self._shorten(record, record.extent - count)
+        for share, slot in zip(record.shares, extended.pages, strict=True):
+            if share.part.snapshot and slot:
+                free.append((share.part.name, slot, 0))
+                share.slot = b""
+        await self._room.give_back(_L1, free)
 
     async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
         """Keep the working state as that of a position; -1 where there is no slot for the copy."""
-        at, part = msg.at, self._snapshots.get(msg.component)
+        at, part, extent = msg.at, self._snapshots.get(msg.component), record.extent
         if part is None:
             raise ConfigError(f"{msg.component!r} is not a snapshot component of this model")
         share = record.shares[part.index]
-        if at % self._page or not record.published < at <= record.extent:
+        if at != extent:
             raise ConfigError(
-                f"a snapshot must stand at a multiple of {self._page} in "
-                f"({record.published}, {record.extent}], not at {at}"
+                f"the working state is that of the extent, {extent}, not of {at}: extend by what is "
+                f"computed and no more, or trim the room that is not"
             )
-        for kept, _ in share.kept:
-            if kept == at:
-                raise ConfigError(f"there is a snapshot of {msg.component!r} at {at} already")
+        if at % self._page or at <= record.published:
+            raise ConfigError(
+                f"a snapshot must stand at a multiple of {self._page} behind what is published, "
+                f"{record.published}, not at {at}"
+            )
         if not share.slot:
             raise ConfigError(f"{msg.component!r} has no working state before the first extend")
+        if share.kept and share.kept[-1][0] == at:
+            kept = share.kept[-1][1]
+            copy = t.CopyState(part.name, share.slot, kept, msg.stream)
+            self._room.captured(await self._parts.l1.ask(copy))
+            return int.from_bytes(kept, "little")
         slot = await self._room.clone(part, share.slot, msg.stream)
         if isinstance(slot, t.Short):
             return -1
@@ -156,7 +175,17 @@ class Extending:
         extent = record.extent - count
         floor = max(record.published, record.computed)
         if count < 0 or extent < floor:
-            raise ConfigError(f"at most {record.extent - floor} tokens can be trimmed")
+            raise ConfigError(
+                f"at most {record.extent - floor} tokens can be trimmed, not {count}: "
+                f"what stands before {floor} is computed"
+            )
+        if count:
+            record.forget(extent)
+            await self._room.give_back(_L1, self._shorten(record, extent))
+        return extent
+
+    def _shorten(self, record: LeaseRecord, extent: int) -> list[tuple[str, bytes, int]]:
+        """Take private room behind a new extent, and states kept there, out of a lease."""
         page = self._page
         surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE_ID_BYTES
         free: list[tuple[str, bytes, int]] = []
@@ -168,8 +197,7 @@ class Extending:
                 free.append((share.part.name, bytes(share.own[-surplus:]), 0))
                 del share.own[-surplus:]
         record.extent = extent
-        await self._room.give_back(_L1, free)
-        return extent
+        return free
 
     async def _advance(self, record: LeaseRecord) -> None:
         """Note that the engine has computed all there is room for, and let go what windows have passed."""

@@ -73,6 +73,10 @@ class LeaseRecord(msgspec.Struct, eq=False):
         """Count the tokens whose ids are known."""
         return (len(self.prompt) + len(self.generated)) // TOKEN_BYTES
 
+    def forget(self, position: int) -> None:
+        """Forget the ids of generated tokens from a position on; the prompt stays known."""
+        del self.generated[max(0, position * TOKEN - len(self.prompt)) :]
+
     def key(self, start: int, end: int) -> bytes:
         """Answer the packed tokens [start, end)."""
         prompt = len(self.prompt)

@@ -93,7 +93,7 @@ class UnifiedRadixCache(Coordinator):
         self._woken = False
         self._settling: list[ReplyToken] = []
         self._left: list[ReplyToken] = []
-        self._unclaimed: list[m.Release | m.Trim] = []
+        self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._giving_up = False
 
     def __repr__(self) -> str:
@@ -183,6 +183,11 @@ class UnifiedRadixCache(Coordinator):
         """Refuse an extend whose patience is over."""
         await self._extending.time_out(msg.waiter)
 
+    @handles(m.Windows)
+    async def windows(self, msg: m.Windows) -> tuple[int, ...]:
+        """Answer where the tables of a lease begin."""
+        return self._extending.starts(self._leases[msg.lease])
+
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
@@ -249,7 +254,7 @@ class UnifiedRadixCache(Coordinator):
             self._unclaimed += [m.Release(acquired.lease) for acquired in result]
             self._give_up_soon()
         elif isinstance(result, m.Extended):
-            self._unclaimed.append(m.Trim(msg.lease, msg.count))
+            self._unclaimed.append((msg, result))
             self._give_up_soon()
 
     def _give_up_soon(self) -> None:
@@ -276,8 +281,9 @@ class UnifiedRadixCache(Coordinator):
         for back in unclaimed:
             if isinstance(back, m.Release):
                 await self.release(back)
-            elif back.lease in self._leases:
-                await self.trim(back)
+            elif back[0].lease in self._leases:
+                extend, extended = back
+                await self._extending.take_back(self._leases[extend.lease], extend.count, extended)
         await self._extending.serve()
 
     # -- between tiers --------------------------------------------------------------------------------
