@@ -146,7 +146,7 @@ class Sequence:
         at, spacing = self.position, self._engine.spacing
         if at in self._marks or (at > self.prompt and spacing and at % spacing == 0):
             if self._engine.layout.states:
-                await self.lease.snapshot(MAMBA, at=at)
+                await self.keep_state(at)
             await self.lease.publish(at)
 
     async def finish(self) -> None:
@@ -156,8 +156,14 @@ class Sequence:
         """
         if self._turn_end > self.lease.published:
             self.kv.load_state(self._turn_state)
-            await self.lease.snapshot(MAMBA, at=self._turn_end)
-        await self.lease.publish(self.position)
+            await self.keep_state(self._turn_end)
+        await self.lease.publish(min(self.position, self.lease.extent))
+
+    async def keep_state(self, at: int) -> None:
+        """Keep the state in the slot as that at `at`; room behind it is given back."""
+        if self.lease.extent > at:
+            await self.lease.trim(self.lease.extent - at)
+        await self.lease.snapshot(MAMBA, at=at)
 
     async def release(self) -> None:
         """Give back everything that the request holds; idempotent."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..errors import ActorStopped, Closed, ConfigError, StaleLease
+from ..errors import ActorStopped, BanyanError, Closed, StaleLease
 from ..spec import TOKEN_BYTES
 from . import messages as m
 from .arguments import seconds, whole, word
@@ -44,8 +45,6 @@ class Lease:
         self.known = count
         """Tokens whose ids are known."""
         self._appended = bytearray()
-        self._computed = acquired.length
-        self._kept: list[int] = []
         self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
 
     def __repr__(self) -> str:
@@ -103,21 +102,30 @@ class Lease:
         patience = -1.0 if deadline is None else max(0.0, seconds("deadline", deadline))
         cache = self._cache
         await cache.breathe()
-        # Before asking: the cache lets go of what a window has passed even where it then refuses.
-        # The lock has placed the windows for `length`, so a first extend moves none.
-        if self.extent > self.length:
-            self._computed = self.extent
-            for index, rule in cache.windowed:
-                start = rule.window_start(self._computed, self._kept)
-                self._tables[index].begin_at(start, cache.page_size)
-        extended: m.Extended = await cache.ask_now(
-            m.Extend(self._id, count, patience, cache.fences.record(stream or 0)),
-            self._request.trace,
-        )
+        try:
+            extended: m.Extended = await cache.ask_now(
+                m.Extend(self._id, count, patience, cache.fences.record(stream or 0)),
+                self._request.trace,
+            )
+        except BaseException:
+            await self._windows_moved()
+            raise
         self.extent += count
+        self._begin_at(extended.starts)
         for table, pages in zip(self._tables, extended.pages, strict=True):
             if pages:
                 table.append(pages)
+
+    async def _windows_moved(self) -> None:
+        """See where the windows are: the cache lets go of what they have passed, and may then refuse."""
+        if self._cache.windowed:
+            with contextlib.suppress(BanyanError):  # the error of the extend itself says more
+                self._begin_at(await self._cache.ask_shielded(m.Windows(self._id), None))
+
+    def _begin_at(self, starts: tuple[int, ...]) -> None:
+        if starts:
+            for index, _ in self._cache.windowed:
+                self._tables[index].begin_at(starts[index], self._cache.page_size)
 
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published."""
@@ -132,8 +140,10 @@ class Lease:
     ) -> int | None:
         """Keep the working state as it is now as the state at `at`, for whoever forks there.
 
-        `at` is a multiple of the page size, behind `published` and at most `extent`. The tree takes
-        it with the publish that reaches `at`. Answers the copy's slot, or None where there is no
+        `at` is the extent, a multiple of the page size behind `published`: the state has seen all
+        tokens that there is room for. Whoever has put an older state into the slot trims to its
+        position first. The tree takes the copy with the publish that reaches `at`; until then a
+        newer one for the same place replaces it. Returns the copy's slot, or None where there is no
         slot to be had: a snapshot is a bonus.
         """
         if not self._live:
@@ -142,20 +152,13 @@ class Lease:
             m.Snapshot(self._id, word("component", component), whole("at", at), stream or 0),
             trace=self._request.trace,
         )
-        if slot < 0:
-            return None
-        self._kept.append(at)
-        return slot
+        return None if slot < 0 else slot
 
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
         if not self._live:
             raise self._released()
         count = whole("trim: the number of tokens", count, 0)
-        # The windows of this lease have moved with what was computed, whatever became of the extend.
-        if self.extent - count < max(self.published, self._computed):
-            room = self.extent - max(self.published, self._computed)
-            raise ConfigError(f"at most {room} tokens can be trimmed, not {count}")
         extent: int = await self._cache.ask(
             m.Trim(self._id, count, self._cache.fences.record(stream or 0)),
             trace=self._request.trace,
@@ -166,7 +169,6 @@ class Lease:
             if not rule.snapshot:
                 table.drop_end(surplus)
         self.extent = extent
-        self._kept = [at for at in self._kept if at <= extent]
 
     async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
         """Hand computed pages up to `upto` (floored to a page) over; answer the length reached.
@@ -187,10 +189,7 @@ class Lease:
         if appended:
             del self._appended[: len(appended)]
         self.published = published.length
-        if self._kept:
-            self._kept = [at for at in self._kept if at > published.length]
-        for index, _ in cache.windowed:
-            self._tables[index].begin_at(published.starts[index], cache.page_size)
+        self._begin_at(published.starts)
         for index, position, pages in published.patches:
             self._tables[index].patch(position, pages, cache.page_size)
         return published.length

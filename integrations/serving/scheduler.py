@@ -20,7 +20,6 @@ import msgspec
 import trio
 
 from ...errors import BanyanError, NoCapacity
-from ..layout import MAMBA
 from ..sequence import Sequence
 from ..transformers import TransformersEngine
 from .generation import Generation
@@ -249,7 +248,7 @@ class Scheduler:
         position = sequence.position
         whole = position % layout.spec.page_size == 0 and position > sequence.lease.published
         if whole and layout.states and not sequence.ready:
-            await sequence.lease.snapshot(MAMBA, at=position)
+            await sequence.keep_state(position)
         await sequence.finish()
         await sequence.release()
         generation.sequence = None

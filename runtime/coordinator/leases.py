@@ -75,7 +75,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
 
     def forget(self, position: int) -> None:
         """Forget the ids of generated tokens from a position on; the prompt stays known."""
-        del self.generated[max(0, position * TOKEN - len(self.prompt)) :]
+        del self.generated[max(0, position * TOKEN_BYTES - len(self.prompt)) :]
 
     def key(self, start: int, end: int) -> bytes:
         """Answer the packed tokens [start, end)."""
