@@ -20,8 +20,6 @@ from contextlib import contextmanager
 
 import torch
 import trio
-from rich.console import Console
-from rich.table import Table
 from transformers import DynamicCache
 
 from ..integrations.leased_cache import LeasedCache
@@ -142,15 +140,15 @@ def main(families: Sequence[str]) -> None:
     torch.set_num_threads(1)
     once = ("acquire", "restore", "lease, prompt", "capture, prompt", "finish", "release")
     each = ("lease, a token", "capture, a token")
-    table = Table(title=f"ms a turn: {NEW} new tokens behind {CONTEXT}, {ANSWER} answered")
-    for heading in ("family", *once, *each, "in all", "prefill saved"):
-        table.add_column(heading, justify="left" if heading == "family" else "right")
+    headings = (*once, *each, "in all", "prefill saved")
+    print(f"ms a turn: {NEW} new tokens behind {CONTEXT}, {ANSWER} answered")
     for family in families:
         m = trio.run(measure, family)
         cost = sum(m[step] for step in once) + ANSWER * sum(m[step] for step in each)
         figures = [*(m[step] for step in (*once, *each)), cost, m["saved"]]
-        table.add_row(family, *(f"{figure:.2f}" for figure in figures))
-    Console(width=120).print(table)
+        print(family)
+        for heading, figure in zip(headings, figures, strict=True):
+            print(f"  {heading:<18}{figure:9.2f}")
 
 
 if __name__ == "__main__":

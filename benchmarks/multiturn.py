@@ -79,7 +79,7 @@ class Played(msgspec.Struct, frozen=True):
 async def measure(bench: Bench) -> None:
     """Play the same conversations on each model with each set of tiers."""
     if any(find_spec(name) is None for name in _NEEDED):
-        bench.note("not measured: it needs the server's packages, install banyankv[serve]")
+        bench.note("not measured: it needs the server's packages, pip install 'banyankv[serve]'")
         return
     size = TINY if bench.tiny else FULL
     threads = torch.get_num_threads()

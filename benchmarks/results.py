@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from rich.table import Table
 
 Case = dict[str, str | int]
 """What a row was measured on, such as `{"model": "FULL", "page": 16}`."""
@@ -28,8 +27,8 @@ class Spread(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return _number(self.median)
-        return f"{_number(self.median)} ({_number(self.low)}..{_number(self.high)})"
+            return number(self.median)
+        return f"{number(self.median)} ({number(self.low)}..{number(self.high)})"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -110,19 +109,8 @@ def _figure(row: Row) -> str:
     return f"{words} {row.unit}" if row.unit else words
 
 
-def goal_table(goals: Sequence[Goal]) -> Table:
-    """Lay the goals out for people."""
-    table = Table("measure", "value", "goal", "met", title="goals", title_justify="left")
-    for goal in goals:
-        value = "not measured" if goal.value is None else _number(goal.value)
-        met = {None: "", True: "yes", False: "NO"}[goal.met]
-        table.add_row(
-            goal.measure, value + (f" [{goal.case}]" if goal.case else ""), goal.goal, met
-        )
-    return table
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Tell a figure with three digits, or all before the point."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"

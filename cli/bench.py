@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,14 @@ import msgspec
 import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
+from rich.table import Table
 
 from ..errors import ConfigError
+from .output import require_folder, require_writable, write
 from .plots import require_plotting
 
 if TYPE_CHECKING:
-    from ..benchmarks.results import Report
+    from ..benchmarks.results import Goal, Report
 
 _HOW = Group("How to measure", sort_key=2)
 _RESULTS = Group("Results", sort_key=3)
@@ -64,12 +67,14 @@ def bench(
 
     if rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, not {rounds}")
-    if gate < 0:
-        raise ConfigError(f"--gate must not be negative, not {gate:g}")
+    if not gate >= 0:
+        raise ConfigError(f"--gate must be 0 µs or more, not {gate:g}")
     if turns < _LEAST_TURNS:
         raise ConfigError(f"--turns must be at least {_LEAST_TURNS}, not {turns}")
     if plot is not None:
         require_plotting()
+        require_folder(plot)
+    require_writable(json)
     settings = Settings(rounds=rounds, gate=gate, turns=turns, tiny=tiny)
     console = Console()
     subject = Bench(settings, Peers(peers, gate) if peers else None)
@@ -81,7 +86,7 @@ def bench(
         report = trio.run(run, subject, names, tell)
     _show(console, report)
     if json is not None:
-        _write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     if plot is not None:
         from ..benchmarks.plots import plot_report
 
@@ -90,12 +95,12 @@ def bench(
 
 
 def _show(console: Console, report: Report) -> None:
-    from ..benchmarks.results import goal_table, lines
+    from ..benchmarks.results import lines
 
     machine = report.machine
     for line in lines(report, console.width):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(goal_table(report.goals))
+    console.print(_goals(report.goals))
     for note in report.notes:
         console.print(note, markup=False)
     console.print(
@@ -105,8 +110,14 @@ def _show(console: Console, report: Report) -> None:
     )
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+def _goals(goals: Sequence[Goal]) -> Table:
+    from ..benchmarks.results import number
+
+    table = Table("measure", "value", "goal", "met", title="goals", title_justify="left")
+    for goal in goals:
+        value = "not measured" if goal.value is None else number(goal.value)
+        met = {None: "", True: "yes", False: "NO"}[goal.met]
+        table.add_row(
+            goal.measure, value + (f" [{goal.case}]" if goal.case else ""), goal.goal, met
+        )
+    return table

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from ..tiers.store.check import StoreReport, inspect
-from .output import WRONG, write
+from .output import WRONG, require_writable, write
 
 _RESULTS = Group("Results", sort_key=3)
 
@@ -29,6 +29,7 @@ def check_store(
         Write the report to this file as one JSON object.
 
     """
+    require_writable(json)
     report = inspect(path)
     Console(highlight=False, soft_wrap=True).print(describe_store(report), markup=False)
     if json is not None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import ConfigError
+from .output import WRONG, require_folder, require_writable, write
 from .plots import require_plotting
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..integrations.demo import Turn
 
-_WRONG = 1
 _RESULTS = Group("Results", sort_key=3)
 
 
@@ -53,9 +53,11 @@ def demo(
 
     """
     if find_spec("transformers") is None:
-        raise ConfigError("the demo needs Transformers: install banyankv[transformers]")
+        raise ConfigError("the demo needs Transformers: pip install 'banyankv[transformers]'")
     if plot is not None:
         require_plotting()
+        require_folder(plot)
+    require_writable(json)
     console = Console(highlight=False)
     began = time.perf_counter()
     turns: list[Turn] = []
@@ -75,7 +77,7 @@ def demo(
     )
     console.print(_table(turns))
     if json is not None:
-        _write(json, msgspec.json.format(msgspec.json.encode(turns), indent=2) + b"\n")
+        write(json, msgspec.json.format(msgspec.json.encode(turns), indent=2) + b"\n")
     if plot is not None:
         console.print(f"plot: {_plot(turns, model, plot)}", soft_wrap=True)
     wrong = [turn for turn in turns if not turn.same]
@@ -91,7 +93,7 @@ def demo(
             soft_wrap=True,
         )
     if wrong:
-        return _WRONG
+        return WRONG
     console.print(_summary(turns, time.perf_counter() - began), soft_wrap=True)
     return 0
 
@@ -157,7 +159,6 @@ def _plot(turns: Sequence[Turn], model: str, folder: Path) -> Path:
     _draw(times, tokens, turns)
     path = folder / "demo.svg"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the plot: {error}") from None
@@ -184,10 +185,3 @@ def _draw(times: Axes, tokens: Axes, turns: Sequence[Turn]) -> None:
         axes.set_xlabel("turn")
         axes.set_xticks(numbers)
         axes.legend(loc="upper left")
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None

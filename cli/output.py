@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -15,7 +17,36 @@ def write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
+
+
+def require_writable(*paths: Path | None) -> None:
+    """Find out before a long run whether files can be written; raises `ConfigError` if not."""
+    for path in paths:
+        if path is None:
+            continue
+        try:
+            made = not os.path.lexists(path)
+            with path.open("ab"):
+                pass
+            if made:
+                path.unlink()
+        except (OSError, ValueError) as error:
+            raise _unwritable(path, error) from None
+
+
+def require_folder(path: Path) -> None:
+    """Make a folder for results before a long run; raises `ConfigError` where it cannot be used."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> ConfigError:
+    return ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}")
 
 
 def say(message: str) -> None:

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_ENDINGS = (".png", ".svg", ".pdf")
+
+
 def require_plotting() -> None:
     """Find out before a long run whether there will be a picture; raises `ConfigError` if not."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("a plot needs matplotlib: pip install 'banyankv[plot]'") from None
+        raise ConfigError("a plot needs matplotlib: pip install 'banyankv[plot]'")
+
+
+def require_picture(path: Path) -> None:
+    """Refuse the name of a picture whose ending is no format that every viewer knows."""
+    if path.suffix.lower() not in _ENDINGS:
+        raise ConfigError(f"{path}: the name of a plot ends in {', '.join(_ENDINGS)}")
 
 
 def plot_replay(samples: Sequence[Sample], title: str, path: Path) -> None:

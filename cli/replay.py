@@ -11,6 +11,7 @@ import msgspec
 import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
+from rich.table import Table
 
 from ..components.policies import POLICIES
 from ..errors import ConfigError
@@ -20,8 +21,8 @@ from ..replay.run import Replay
 from ..replay.workloads import Workload, open_workload
 from ..runtime.config import CacheConfig, StoreConfig
 from ..telemetry import configure_telemetry
-from .output import INTERRUPTED, WRONG, say, write
-from .plots import plot_replay, require_plotting
+from .output import INTERRUPTED, WRONG, require_writable, say, write
+from .plots import plot_replay, require_picture, require_plotting
 from .progress import show_progress
 from .sizes import convert_bytes
 
@@ -95,6 +96,8 @@ def replay(
         raise ConfigError("--store needs an L2 to read into: give --l2-tokens")
     if plot is not None:
         require_plotting()
+        require_picture(plot)
+    require_writable(json, plot)
     spec = load_model(model, page_size)
     workload = open_workload(trace, limit)
     longest = max(workload.lengths)
@@ -111,12 +114,59 @@ def replay(
         policy=policy,
     )
     run, result = trio.run(_replay, config, workload, concurrency)
-    Console().print(result.table())
+    Console().print(_table(result))
     if json is not None:
         write(json, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     if plot is not None:
         plot_replay(run.samples, f"{result.workload}, {result.model}", plot)
     return _outcome(result)
+
+
+def _table(result: ReplayResult) -> Table:
+    """Lay the figures out for a terminal."""
+    table = Table(title=f"{result.workload}, {result.model}", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for row in _rows(result):
+        table.add_row(*row)
+    return table
+
+
+def _rows(result: ReplayResult) -> list[tuple[str, str]]:
+    hit, moved = result.hit_tokens, result.moved_bytes
+    return [
+        ("requests", _count(result.requests)),
+        ("  refused for lack of room", _count(result.refused)),
+        ("tokens", _count(result.tokens)),
+        ("hit tokens", _count(hit.total)),
+        ("  from L1", _count(hit.l1)),
+        ("  from L2", _count(hit.l2)),
+        ("  from L3", _count(hit.l3)),
+        ("hit rate", f"{result.hit_rate:.4f}"),
+        ("pages evicted", _count(result.evicted)),
+        ("pages demoted", _count(result.demoted)),
+        ("pages promoted", _count(result.promoted)),
+        *((f"bytes moved {_arrow(way)}", _count(moved[way])) for way in moved),
+        ("seconds", f"{result.seconds:.2f}"),
+        ("turns per second", f"{result.turns_per_second:,.1f}"),
+        ("operations per second", f"{result.operations_per_second:,.1f}"),
+        ("acquire P50", f"{result.acquire_us.p50:,.1f} µs"),
+        ("acquire P99", f"{result.acquire_us.p99:,.1f} µs"),
+        ("nodes", _count(result.nodes)),
+        ("nodes / (sequences * length)", f"{result.node_ratio:.6f}"),
+        ("fingerprints checked", _count(result.fingerprints.checked)),
+        ("fingerprints failed", _count(result.fingerprints.failed)),
+        ("leaked pages", _count(result.leaked_pages)),
+    ]
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _arrow(way: str) -> str:
+    source, _, target = way.partition("_")
+    return f"{source.upper()} → {target.upper()}"
 
 
 def _outcome(result: ReplayResult) -> int:

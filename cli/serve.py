@@ -80,11 +80,27 @@ def serve(
         Room of the store, such as 500MB or 8GiB.
 
     """
-    for option, value in (("running", running), ("waiting", waiting)):
+    for option, value in (
+        ("running", running),
+        ("waiting", waiting),
+        ("chunk", chunk),
+        ("page-size", page_size),
+    ):
         if value < 1:
             raise ConfigError(f"--{option} must be at least 1, not {value}")
+    if not grace >= 0:
+        raise ConfigError(f"--grace must be 0 seconds or more, not {grace:g}")
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"--port must be within 0..65535, not {port}")
+    if l2_tokens < 0:
+        raise ConfigError(f"--l2-tokens must be at least 0, not {l2_tokens}")
+    if l1_tokens < chunk + page_size:
+        raise ConfigError(
+            f"--l1-tokens {l1_tokens} cannot hold a step of one prompt: give at least --chunk and "
+            f"a page, {chunk + page_size}"
+        )
     if any(find_spec(name) is None for name in _NEEDED):
-        raise ConfigError("serving needs more packages: install banyankv[serve]")
+        raise ConfigError("serving needs more packages: pip install 'banyankv[serve]'")
     if store is not None and not l2_tokens:
         raise ConfigError("--store needs an L2 to read into: give --l2-tokens")
     console = Console(highlight=False, soft_wrap=True)
@@ -93,8 +109,10 @@ def serve(
         from ..integrations.loading import load
         from ..integrations.serving import server
         from ..integrations.serving.scheduler import Limits
+        from ..integrations.serving.text import require_bytes
 
         loaded = load(model)
+        require_bytes(loaded)
         layout = describe(loaded, page_size=page_size)
     config = CacheConfig(
         model=layout.spec,

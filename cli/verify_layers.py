@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import ConfigError
+from .output import WRONG, require_writable, write
 
 if TYPE_CHECKING:
     from ..integrations.verify import TierReport
-
-_WRONG = 1
 
 
 def verify_layers(
@@ -58,7 +57,8 @@ def verify_layers(
     if page_size < 1:
         raise ConfigError(f"--page-size must be at least 1, not {page_size}")
     if find_spec("transformers") is None:
-        raise ConfigError("verify-layers needs Transformers: install banyankv[transformers]")
+        raise ConfigError("verify-layers needs Transformers: pip install 'banyankv[transformers]'")
+    require_writable(json)
     from ..integrations.loading import load
     from ..integrations.verify import verify_layers
 
@@ -67,12 +67,12 @@ def verify_layers(
     console = Console(highlight=False)
     console.print(_table(reports, atol))
     if json is not None:
-        _write(json, msgspec.json.format(msgspec.json.encode(reports), indent=2) + b"\n")
+        write(json, msgspec.json.format(msgspec.json.encode(reports), indent=2) + b"\n")
     verdicts = [_verdict(report, atol) for report in reports]
     for verdict in filter(None, verdicts):
         console.print(verdict, soft_wrap=True)
     if any(verdicts):
-        return _WRONG
+        return WRONG
     console.print("all layers agree" + (f" within {atol:g}" if atol else " bit for bit"))
     return 0
 
@@ -112,10 +112,3 @@ def _verdict(report: TierReport, atol: float) -> str:
     if not report.logits <= atol:
         return f"{report.tier}: all layers agree, but the logits are off by {report.logits:.3g}"
     return ""
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None

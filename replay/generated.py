@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -12,6 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+
+MAX_REQUESTS = 1_000_000
+"""Requests of a generated workload: its order is made at once."""
+
+MAX_PROMPT = 1 << 24
+"""Tokens of the longest prompt of a generated workload."""
+
+_KEPT = 32
+"""Streams that are kept: making one anew takes microseconds a thousand tokens."""
+
+_DIGITS = 15
 
 Tokens = NDArray[np.uint32]
 Generated = tuple[Sequence[str | None], Sequence[int], Callable[[int], Tokens]]
@@ -26,6 +38,11 @@ class MultiTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     new: int = 1024
     seed: int = 0
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Count the requests, and the tokens of the longest prompt."""
+        return self.sessions * self.turns, self.turns * self.new
+
     def generate(self) -> Generated:
         """Give each session one stream, of which its prompts are ever longer prefixes."""
         order = _random(self.seed).permutation(np.repeat(np.arange(self.sessions), self.turns))
@@ -34,14 +51,10 @@ class MultiTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         turn[np.argsort(order, kind="stable")] = np.tile(
             np.arange(1, self.turns + 1), self.sessions
         )
-        whole = self.turns * self.new
-        streams: dict[int, Tokens] = {}
+        stream = _streams(self.seed, self.turns * self.new)
 
         def tokens(i: int) -> Tokens:
-            session = int(order[i])
-            if session not in streams:
-                streams[session] = _stream(self.seed, session, whole)
-            return streams[session][: turn[i] * self.new]
+            return stream(int(order[i]))[: turn[i] * self.new]
 
         return [f"session-{s}" for s in order], (turn * self.new).tolist(), tokens
 
@@ -55,13 +68,18 @@ class SharedPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     new: int = 256
     seed: int = 0
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Count the requests, and the tokens of the longest prompt."""
+        return self.requests, self.prompt + self.new
+
     def generate(self) -> Generated:
         """Draw a prompt for each request."""
-        heads = [_stream(self.seed, 2**32 + k, self.prompt) for k in range(self.prompts)]
+        head = _streams(self.seed, self.prompt)
         choice = _random(self.seed).integers(self.prompts, size=self.requests)
 
         def tokens(i: int) -> Tokens:
-            return np.concatenate([heads[choice[i]], _stream(self.seed, i, self.new)])
+            return np.concatenate([head(2**32 + int(choice[i])), _stream(self.seed, i, self.new)])
 
         return [None] * self.requests, [self.prompt + self.new] * self.requests, tokens
 
@@ -72,6 +90,11 @@ class Scattered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     requests: int = 500
     length: int = 2048
     seed: int = 0
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Count the requests, and the tokens of the longest prompt."""
+        return self.requests, self.length
 
     def generate(self) -> Generated:
         """Draw every prompt anew."""
@@ -100,7 +123,7 @@ def generate(name: str, limit: int | None) -> Generated:
     given: dict[str, int] = {}
     for pair in rest[0].split(",") if rest else ():
         key, equals, value = pair.partition("=")
-        if not equals or not value.isdecimal() or key in given:
+        if not equals or not value.isdecimal() or len(value) > _DIGITS or key in given:
             raise ConfigError(f"{name}: {pair!r} is not a NAME=NUMBER of its own")
         if key != "seed" and int(value) < 1:
             raise ConfigError(f"{name}: {key} must be at least 1")
@@ -110,6 +133,12 @@ def generate(name: str, limit: int | None) -> Generated:
     except msgspec.ValidationError:
         known = ", ".join(GENERATED[kind].__struct_fields__)
         raise ConfigError(f"{name}: unknown parameter; there are {known}") from None
+    requests, longest = made.size
+    if requests > MAX_REQUESTS or longest > MAX_PROMPT:
+        raise ConfigError(
+            f"{name}: {requests:,} requests of up to {longest:,} tokens: generate at most "
+            f"{MAX_REQUESTS:,} of up to {MAX_PROMPT:,}"
+        )
     sessions, lengths, tokens = made.generate()
     return sessions[:limit], lengths[:limit], tokens
 
@@ -120,3 +149,8 @@ def _random(*seed: int) -> np.random.Generator:
 
 def _stream(seed: int, number: int, length: int) -> Tokens:
     return _random(seed, number).integers(0, 2**32, size=length, dtype=np.uint32)
+
+
+def _streams(seed: int, length: int) -> Callable[[int], Tokens]:
+    """Give streams by number; a few are kept, so that memory does not grow with the workload."""
+    return functools.lru_cache(_KEPT)(lambda number: _stream(seed, number, length))

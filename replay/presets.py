@@ -25,6 +25,9 @@ SNAPSHOT_TOKENS = 256
 SPARE_SNAPSHOTS = 64
 """Slots beyond that, for working states and fork points."""
 
+MAX_TOML = 1 << 20
+"""Bytes of a model's TOML file that are read at most."""
+
 _FULL = PagedSpec(name="full", head_dim=2)
 _SWA = PagedSpec(name="swa", rule="swa", window=WINDOW, head_dim=2)
 _MAMBA = SnapshotSpec(states=(StateTensor("conv", (32,), "float16"), StateTensor("ssm", (6, 8))))
@@ -51,10 +54,16 @@ def load_model(choice: str, page_size: int | None = None) -> ModelSpec:
             f"no model {choice!r}: give {', '.join(PRESETS)} or a file that ends in .toml"
         )
     try:
-        model = msgspec.toml.decode(Path(choice).read_bytes(), type=ModelSpec)
+        with Path(choice).open("rb") as file:
+            text = file.read(MAX_TOML + 1)
+        if len(text) > MAX_TOML:
+            raise ConfigError(f"more than {MAX_TOML >> 10} KiB are no model")
+        model = msgspec.toml.decode(text, type=ModelSpec)
     except OSError as error:
         raise ConfigError(f"{choice}: {error.strerror or error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
+    except RecursionError:
+        raise ConfigError(f"{choice}: nested too deeply") from None
+    except (msgspec.DecodeError, ValueError, ConfigError) as error:
         raise ConfigError(f"{choice}: {error}") from None
     if page_size is None:
         return model

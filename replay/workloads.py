@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import itertools
-import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -31,6 +34,13 @@ MAX_BLOCKS = 2**32 // BLOCK
 
 DIALOGUES_AT_ONCE = 8
 """tau-bench has no times: this many dialogues take turns, as a server would see them."""
+
+
+MAX_LINE = 1 << 24
+"""Bytes that a line of a trace may have: what one request is made from fits many times."""
+
+MAX_BYTES = 1 << 28
+"""Bytes that are read of a trace, decompressed; requests beyond them need a file of their own."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -70,33 +80,61 @@ def open_workload(source: str, limit: int | None = None) -> Workload:
     if source.startswith("generated:"):
         sessions, lengths, tokens = generate(source, limit)
         return Workload(source, lengths, lambda i: Turn(sessions[i], tokens(i)))
-    data = _read(source)
-    start = data[:4096].lstrip()[:1]
-    if start == b"[":
-        workload = _tau_bench(source, data, limit)
-    elif start == b"{":
-        workload = _lines(source, data, limit)
-    else:
-        raise ConfigError(f"{source}:1: neither a JSON object a line nor a JSON array")
+    with _reading(source) as file:
+        start = file.peek(4096)[:4096].lstrip()[:1]
+        if start == b"[":
+            workload = _tau_bench(source, file, limit)
+        elif start == b"{":
+            workload = _lines(source, file, limit)
+        else:
+            raise ConfigError(f"{source}:1: neither a JSON object a line nor a JSON array")
     if not len(workload):
         raise ConfigError(f"{source}: no requests in it")
     return workload
 
 
-def _read(source: str) -> bytes:
+@contextmanager
+def _reading(source: str) -> Generator[io.BufferedReader]:
+    """Open a file, decompressing it where it is gzip; give errors of reading as `ConfigError`."""
     try:
-        data = Path(source).read_bytes()
-    except OSError as error:
-        kinds = ", ".join(f"generated:{kind}" for kind in GENERATED)
-        raise ConfigError(
-            f"{source}: {error.strerror or error} (give a trace file or one of {kinds})"
-        ) from None
-    if data[:2] != b"\x1f\x8b":
-        return data
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError) as error:
+        with Path(source).open("rb") as plain:
+            if plain.peek(2)[:2] != b"\x1f\x8b":
+                yield plain
+                return
+            with gzip.GzipFile(fileobj=plain) as unzipped:
+                yield cast("io.BufferedReader", unzipped)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ConfigError(f"{source}: not a whole gzip file: {error}") from None
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        kinds = ", ".join(f"generated:{kind}" for kind in GENERATED)
+        what = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{source}: {what} (give a trace file or one of {kinds})") from None
+
+
+def _numbered(source: str, file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Give the lines that are not blank, with their numbers, as far as they are asked for."""
+    total = 0
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE:
+            raise ConfigError(
+                f"{source}:{number}: a line of more than {MAX_LINE >> 20} MiB is no request: "
+                "write one JSON object a line"
+            )
+        total += len(line)
+        if total > MAX_BYTES:
+            raise _too_large(f"{source}:{number}")
+        if line.strip():
+            yield number, line
+
+
+def _too_large(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: more than {MAX_BYTES >> 20} MiB of trace, decompressed: "
+        "split the file, or give --limit to replay its first requests"
+    )
 
 
 # -- one JSON object a line ------------------------------------------------------------------------
@@ -124,9 +162,9 @@ _FORMATS: dict[str, type[Any]] = {
 }
 
 
-def _lines(source: str, data: bytes, limit: int | None) -> Workload:
-    lines = data.splitlines()
-    number, first = next((n, line) for n, line in enumerate(lines, 1) if line.strip())
+def _lines(source: str, file: io.BufferedReader, limit: int | None) -> Workload:
+    lines = _numbered(source, file)
+    number, first = next(lines)
     row = _decode(source, number, first, msgspec.json.Decoder(dict[str, Any]))
     kind = next((kind for key, kind in _FORMATS.items() if key in row), None)
     if kind is None:
@@ -137,8 +175,7 @@ def _lines(source: str, data: bytes, limit: int | None) -> Workload:
     decoder = msgspec.json.Decoder(kind)
     rows = (
         (number, _decode(source, number, line, decoder))
-        for number, line in enumerate(lines, 1)
-        if line.strip()
+        for number, line in itertools.chain([(number, first)], lines)
     )
     if kind is _Mooncake:
         return _mooncake(source, rows, limit)
@@ -151,8 +188,15 @@ def _lines(source: str, data: bytes, limit: int | None) -> Workload:
 def _decode(source: str, number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(line)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{source}:{number}: {error}") from None
+    except _BROKEN as error:
+        raise ConfigError(f"{source}:{number}: {_say(error)}") from None
+
+
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _say(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _mooncake(source: str, rows: Iterator[tuple[int, _Mooncake]], limit: int | None) -> Workload:
@@ -216,10 +260,13 @@ def _text(source: str, prompts: Iterator[_Prompt], limit: int | None) -> Workloa
 def _mt_bench(rows: Iterator[tuple[int, _MTBench]]) -> Iterator[_Prompt]:
     """Ask a question's turns one after the other (what was answered is unknown)."""
     for _, row in rows:
-        text = b""
+        text = bytearray()
+        cuts: list[int] = []
         for turn in row.turns:
             text += _message("user", turn)
-            yield str(row.question_id), text, len(text)
+            cuts.append(len(text))
+        whole = bytes(text)
+        yield from ((str(row.question_id), whole, cut) for cut in cuts)
 
 
 class _Message(msgspec.Struct):
@@ -238,32 +285,31 @@ def _message(role: str, content: str | None, calls: bytes = b"") -> bytes:
     return f"<{role}>\n{content or ''}\n".encode() + calls
 
 
-def _tau_bench(source: str, data: bytes, limit: int | None) -> Workload:
+def _tau_bench(source: str, file: io.BufferedReader, limit: int | None) -> Workload:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _too_large(source)
     try:
         raws = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except msgspec.DecodeError:
-        raise ConfigError(_where_broken(source, data)) from None
+    except _BROKEN as error:
+        raise ConfigError(f"{source}:{_line_of(error, data)}: {_say(error)}") from None
+    decoder = msgspec.json.Decoder(_Dialogue)
     dialogues: list[list[_Prompt]] = []
-    position = 0
+    position, number = 0, 1
     for raw in raws:
-        position = data.index(bytes(raw), position)
-        number = data.count(b"\n", 0, position) + 1
-        dialogues.append(
-            list(_calls(_decode(source, number, bytes(raw), msgspec.json.Decoder(_Dialogue))))
-        )
-        position += len(raw)
+        row = bytes(raw)
+        start = data.index(row, position)
+        number += data.count(b"\n", position, start)
+        dialogues.append(list(_calls(_decode(source, number, row, decoder))))
+        number += row.count(b"\n")
+        position = start + len(row)
     return _text(source, _take_turns(dialogues), limit)
 
 
-def _where_broken(source: str, data: bytes) -> str:
-    try:
-        json.loads(data)
-    except json.JSONDecodeError as error:
-        return f"{source}:{error.lineno}: {error.msg}"
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return f"{source}:{line}: not UTF-8"
-    return f"{source}:1: not a JSON array of dialogues"
+def _line_of(error: Exception, data: bytes) -> int:
+    """Find the line of an error of msgspec, which tells the byte where it knows it."""
+    told = re.search(r"\(byte (\d+)\)", str(error))
+    return data.count(b"\n", 0, int(told[1]) if told else len(data)) + 1
 
 
 def _calls(dialogue: _Dialogue) -> Iterator[_Prompt]:

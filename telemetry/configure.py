@@ -6,6 +6,7 @@ SDK and the exporter are imported only here, and only when it is called.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING
 
@@ -56,12 +57,17 @@ def configure_telemetry(service_name: str = "banyankv") -> ConfiguredTelemetry:
     `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`, which `service_name` is the default of.
 
     Raises `ConfigError`, having set nothing, when a provider that it would set is already there,
-    when a variable asks for what does not exist, or when the extra `otlp` is needed and missing.
+    when a variable asks for what does not exist, or when an extra is missing: `telemetry`, and for
+    exporting over OTLP `otlp`.
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ConfiguredTelemetry(None, None)
     spans_to = _exporter("OTEL_TRACES_EXPORTER")
     metrics_to = _exporter("OTEL_METRICS_EXPORTER")
+    if {spans_to, metrics_to} != {"none"}:
+        _require("opentelemetry.sdk", "configuring telemetry", "telemetry")
+    if "otlp" in (spans_to, metrics_to):
+        _require("opentelemetry.exporter.otlp.proto.http", "exporting over OTLP", "otlp")
     if spans_to != "none" and not isinstance(
         trace.get_tracer_provider(), trace.ProxyTracerProvider
     ):
@@ -89,6 +95,17 @@ def _exporter(variable: str) -> str:
     return value
 
 
+def _require(module: str, what: str, extra: str) -> None:
+    """Refuse by `ConfigError` what needs a module that is not installed."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs an extra: pip install 'banyankv[{extra}]', "
+            "or set OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none"
+        ) from error
+
+
 def _already_set(kind: str) -> ConfigError:
     return ConfigError(
         f"a {kind} provider is already set in this process, and banyankv uses it as it is: "
@@ -112,10 +129,8 @@ def _span_exporter(name: str) -> SpanExporter | None:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter()
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError as error:
-        raise _missing_extra("OTEL_TRACES_EXPORTER") from error
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
     return OTLPSpanExporter()
 
 
@@ -126,18 +141,9 @@ def _metric_exporter(name: str) -> MetricExporter | None:
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
         return ConsoleMetricExporter()
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    except ImportError as error:
-        raise _missing_extra("OTEL_METRICS_EXPORTER") from error
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
     return OTLPMetricExporter()
-
-
-def _missing_extra(variable: str) -> ConfigError:
-    return ConfigError(
-        f"exporting over OTLP needs an extra package: pip install banyankv[otlp], "
-        f"or set {variable}=none"
-    )
 
 
 def _set_meters(exporter: MetricExporter, resource: Resource) -> MeterProvider:

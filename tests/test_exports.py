@@ -51,6 +51,61 @@ def test_import_needs_none_of_the_heavy_packages():
     assert done.stdout.strip() == "[]"
 
 
+BARE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("rich", "cyclopts", "opentelemetry.sdk", "transformers", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+import banyankv
+from banyankv.replay.presets import capacities, load_model
+from banyankv.replay.run import Replay
+from banyankv.replay.workloads import open_workload
+import trio
+
+model = load_model("full+swa+mamba")
+config = banyankv.CacheConfig(model=model, l1=capacities(model, 4096), l2=capacities(model, 9999))
+result = trio.run(Replay(config, open_workload("generated:multi-turn:sessions=2,turns=2")).run)
+print(result.sound, result.hit_tokens.total > 0)
+try:
+    banyankv.configure_telemetry()
+except banyankv.ConfigError as error:
+    print(error)
+from banyankv.cli.entry import main
+
+print(main())
+"""
+
+
+def test_the_library_needs_neither_the_command_lines_packages_nor_the_sdk():
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ran, telemetry, code = done.stdout.splitlines()
+    assert ran == "True True"
+    assert "pip install 'banyankv[telemetry]'" in telemetry
+    assert code == "2"
+    assert done.stderr == (
+        "banyankv: the command line needs more packages: pip install 'banyankv[cli]'\n"
+    )
+
+
+def test_what_an_embedder_installs_is_what_the_library_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {name.partition(">")[0] for name in project["dependencies"]}
+    assert needed == {
+        "trio",
+        "torch",
+        "numpy",
+        "msgspec",
+        "structlog",
+        "opentelemetry-api",
+        "lmdb",
+    }
+
+
 def test_the_package_is_marked_as_typed():
     assert resources.files("banyankv").joinpath("py.typed").is_file()
 

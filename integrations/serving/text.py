@@ -10,24 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from transformers import PreTrainedModel
+
+from ...errors import ConfigError
 
 VOCABULARY = 256
 _FIRST, _LAST = 32, 126
 _ASSISTANT = "<assistant>"
 
 
+def require_bytes(model: PreTrainedModel) -> None:
+    """Refuse by `ConfigError` a model whose tokens are not bytes."""
+    size = int(model.config.get_text_config(decoder=True).vocab_size)
+    if size != VOCABULARY:
+        raise ConfigError(
+            f"the model has {size:,} tokens and this server speaks bytes, {VOCABULARY} tokens: serve a "
+            "model of bytes or a tiny family such as lara-mini; with a tokenizer, embed the cache "
+            "(docs/embedding.md)"
+        )
+
+
 def encode(text: str) -> list[int]:
-    """Answer the bytes of a text."""
+    """Return the bytes of a text."""
     return list(text.encode())
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Answer the text of tokens that the model chose."""
+    """Return the text of tokens that the model chose."""
     return bytes(tokens).decode()
 
 
 def render(messages: Iterable[tuple[str, str]]) -> tuple[str, int]:
-    """Join (role, content) pairs to a prompt; also answer the bytes of the first message.
+    """Join (role, content) pairs to a prompt; also return the bytes of the first message.
 
     A conversation's next prompt begins with the one before it and its answer: it can be reused.
     """

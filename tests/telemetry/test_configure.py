@@ -262,8 +262,14 @@ def test_a_missing_extra_is_named(signal):
     without = "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http'] = None"
     other = "METRICS" if signal == "TRACES" else "TRACES"
     out = run(TWICE.format(first=without), **{f"OTEL_{other}_EXPORTER": "none"})
-    assert "pip install banyankv[otlp]" in out
+    assert "pip install 'banyankv[otlp]'" in out
     assert f"OTEL_{signal}_EXPORTER=none" in out
+
+
+def test_without_the_sdk_its_extra_is_named():
+    without = "import sys; sys.modules['opentelemetry.sdk'] = None"
+    out = run(TWICE.format(first=without), OTEL_TRACES_EXPORTER="console")
+    assert "pip install 'banyankv[telemetry]'" in out
 
 
 def test_the_sdk_is_not_imported_before_it_is_asked_for():
