@@ -5,11 +5,14 @@ import signal
 
 import numpy as np
 import pytest
+import trio
 from banyankv.cli import main as cli
 from banyankv.cli import replay as verb
+from banyankv.cli.output import require_writable
 from banyankv.cli.sizes import parse_bytes
 from banyankv.replay.fingerprints import Fingerprints
 from banyankv.replay.workloads import Workload, open_workload
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 SMALL = "generated:multi-turn:sessions=4,turns=3,new=300"
 
@@ -49,11 +52,30 @@ def test_what_is_no_size(text):
         (["replay", SMALL, "--l1-tokens", "899"], "cannot hold the longest prompt: give at least"),
         (["replay", SMALL, "--store", "s", "--l2-tokens", "0"], "--store needs an L2"),
         (["replay", SMALL, "--store-bytes", "7x"], "'7x' is not a size"),
+        (["replay", SMALL, "--json", "absent/f.json"], "absent/f.json: No such file"),
+        (["replay", SMALL, "--json", "/"], "/: Is a directory"),
+        (["replay", SMALL, "--json", "a\0b"], "embedded null byte"),
+        (["replay", SMALL, "--plot", "absent/f.png"], "absent/f.png: No such file"),
+        (["replay", SMALL, "--plot", "picture.xyz"], "ends in .png, .svg, .pdf"),
         (["check-store", "/nonexistent"], "holds no store"),
+        (["check-store", "/nonexistent", "--json", "absent/f"], "absent/f: No such file"),
+        (["bench", "turns", "--gate", "nan"], "--gate must be 0 µs or more, not nan"),
+        (["bench", "turns", "--json", "absent/f"], "absent/f: No such file"),
+        (["bench", "turns", "--plot", "/dev/null/f"], "/dev/null/f: Not a directory"),
+        (["demo", "--json", "absent/f"], "absent/f: No such file"),
+        (["demo", "--plot", "/dev/null/f"], "/dev/null/f: Not a directory"),
+        (["verify-layers", "gemma3", "--json", "absent/f"], "absent/f: No such file"),
+        (["serve", "--grace", "nan"], "--grace must be 0 seconds or more, not nan"),
+        (["serve", "--grace", "-1"], "--grace must be 0 seconds or more, not -1"),
+        (["serve", "--l1-tokens", "1"], "give at least --chunk and a page, 272"),
+        (["serve", "--l2-tokens", "-4"], "--l2-tokens must be at least 0"),
+        (["serve", "--port", "99999"], "--port must be within 0..65535"),
+        (["serve", "--chunk", "0"], "--chunk must be at least 1"),
         (["play"], 'Unknown command "play"'),
     ],
 )
-def test_wrong_options_give_one_clear_line_and_code_2(arguments, message, capsys):
+def test_wrong_options_give_one_clear_line_and_code_2(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(trio, "run", lambda *_: pytest.fail("refused only after the work"))
     assert run(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -129,9 +151,12 @@ def test_a_wrong_page_is_named_and_code_1(capsys, monkeypatch):
     assert "component 'full': the bytes of page" in capsys.readouterr().err
 
 
-def test_an_unwritable_json_file_is_code_2(tmp_path, capsys):
-    assert run("replay", SMALL, "--json", tmp_path / "absent" / "f.json") == 2
-    assert "No such file" in capsys.readouterr().err
+def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path):
+    there, absent = tmp_path / "there", tmp_path / "absent"
+    there.write_text("kept")
+    require_writable(there, absent, None)
+    assert there.read_text() == "kept"
+    assert not absent.exists()
 
 
 def test_ctrl_c_prints_what_was_done_and_leaves_a_store_that_can_be_used(
@@ -156,3 +181,21 @@ def test_ctrl_c_prints_what_was_done_and_leaves_a_store_that_can_be_used(
     monkeypatch.undo()
     assert run("replay", SMALL, "--store", store, "--json", figures) == 0
     assert json.loads(figures.read_text())["hit_tokens"]["l3"] > 0
+
+
+def test_a_model_whose_tokens_are_not_bytes_is_not_served(tmp_path, capsys):
+    config = Gemma3TextConfig(
+        vocab_size=300,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    Gemma3ForCausalLM(config).save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert run("serve", tmp_path) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("banyankv: the model has 300 tokens and this server speaks bytes")
+    assert "docs/embedding.md" in err

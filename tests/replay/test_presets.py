@@ -48,6 +48,9 @@ def test_a_toml_file_gives_a_model(tmp_path):
     ("text", "message"),
     [
         ("name = ", "mine.toml: "),
+        ("a = " + "[" * 99_999, "nested too deeply"),
+        ("a = " + "9" * 9999, "Exceeds the limit"),
+        ("#" * (2 << 20), "more than 1024 KiB are no model"),
         (TOML.replace('"full"', '"full full"', 1), "must be an identifier"),
         (TOML.replace("layers = 3", "layers = 0"), "layers must be at least 1"),
         (TOML.replace("layers", "layer"), "unknown field `layer`"),
@@ -66,6 +69,8 @@ def test_a_wrong_toml_file_is_explained(tmp_path, text, message):
 def test_an_unknown_model_names_the_known_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"full\+swa\+mamba or a file"):
         load_model("fulll")
+    with pytest.raises(ConfigError, match="null byte"):
+        load_model("a\0.toml")
     with pytest.raises(ConfigError, match="No such file"):
         load_model(str(tmp_path / "absent.toml"))
     with pytest.raises(ConfigError, match="page_size must be at least 1"):

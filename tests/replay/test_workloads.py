@@ -2,10 +2,14 @@
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from banyankv.errors import ConfigError
+from banyankv.replay import workloads
 from banyankv.replay.workloads import BLOCK, MAX_BLOCKS, expand, open_workload
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,6 +115,13 @@ def test_a_torn_line_is_named_and_lines_behind_the_limit_are_not_read(tmp_path):
         (b'[\n{"task_id": 1, "trial": 0}]', ":2: Object missing required field `traj`"),
         (b"\x1f\x8b\x08\x00broken", "not a whole gzip file"),
         (gzip.compress(b'{"hash_ids": []}' * 99)[:40], "not a whole gzip file"),
+        (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "not a whole gzip file"),
+        (b'{"hash_ids": ' + b"[" * 99_999, ":1: nested too deeply"),
+        (b'{"hash_ids": [0], "input_length": 5}\n{"x": ' + b"[" * 99_999, ":2: nested too deeply"),
+        (b"[" * 99_999, ": nested too deeply"),
+        (b'[{"task_id": 1, "traj": ' + b"[" * 99_999, ": nested too deeply"),
+        (b'[\n{"task_id": 1, "trial": 0, "traj": []},\n{"task_id": 1}]', ":3: Object missing"),
+        (b'[1, \n"\xff"]', ":1: Expected `object`"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path, content, message):
@@ -121,11 +132,69 @@ def test_what_is_no_trace_is_refused(tmp_path, content, message):
     assert message in str(caught.value)
 
 
+LIMITED = """
+import gzip, resource, sys, tracemalloc
+from banyankv.errors import ConfigError
+from banyankv.replay import workloads
+from banyankv.replay.workloads import open_workload
+
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+tracemalloc.start()
+try:
+    print(len(open_workload(sys.argv[1])))
+except ConfigError as error:
+    print(error)
+print(tracemalloc.get_traced_memory()[1])
+"""
+
+
+def opened_within_limits(path):
+    """Open a trace in a process of its own: what it said, and its peak of memory in bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    said, peak = done.stdout.splitlines()
+    return said, int(peak)
+
+
+def test_a_question_of_many_turns_takes_memory_in_proportion(tmp_path):
+    path = write_lines(tmp_path / "t.jsonl", {"question_id": 7, "turns": ["a"] * 40_000})
+    assert path
+    assert tmp_path.joinpath("t.jsonl").stat().st_size > 200_000
+    said, peak = opened_within_limits(path)
+    assert said == "40000"
+    assert peak < 40 << 20
+
+
+@pytest.mark.parametrize("start", [b" ", b"[", b'{"hash_ids": [0], "input_length": 5}\n'])
+def test_a_gzip_of_blanks_without_end_is_refused_early(tmp_path, start):
+    path = tmp_path / "t.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(start)
+        for _ in range(20):
+            file.write(b" " * (1 << 24))
+    said, peak = opened_within_limits(path)
+    assert re.search("neither a JSON|: more than 256 MiB of trace|a line of more than 16 MiB", said)
+    assert peak < 600 << 20
+
+
+def test_many_short_blank_lines_end_at_the_limit_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(workloads, "MAX_BYTES", 1000)
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(mooncake(5, 0)) + "\n" * 2000)
+    with pytest.raises(ConfigError, match=r"decompressed: split the file, or give --limit"):
+        open_workload(str(path))
+    assert len(open_workload(str(path), 1)) == 1
+
+
 def test_a_missing_file_names_what_could_be_given(tmp_path):
     with pytest.raises(ConfigError, match=r"No such file.*generated:multi-turn"):
         open_workload(str(tmp_path / "absent"))
     with pytest.raises(ConfigError, match="Is a directory"):
         open_workload(str(tmp_path))
+    with pytest.raises(ConfigError, match="null byte"):
+        open_workload("a\0b")
 
 
 def test_a_limit_below_one_is_refused():
@@ -204,6 +273,10 @@ def test_scattered_prompts_share_nothing():
     assert {common_prefix(a.tokens, b.tokens) for a in turns for b in turns if a is not b} == {0}
 
 
+def test_more_prompts_than_requests_are_not_made():
+    assert len(list(open_workload("generated:shared-prompt:requests=3,prompts=1000000000"))) == 3
+
+
 @pytest.mark.parametrize("kind", ["multi-turn", "shared-prompt", "scattered"])
 def test_a_seed_repeats_itself_and_no_other(kind):
     def tokens(seed):
@@ -221,6 +294,11 @@ def test_a_seed_repeats_itself_and_no_other(kind):
         ("generated:scattered:size=3", "there are requests, length, seed"),
         ("generated:scattered:length=-3", "'length=-3' is not a NAME=NUMBER"),
         ("generated:scattered:length=0", "length must be at least 1"),
+        (f"generated:scattered:seed={'9' * 5000}", "is not a NAME=NUMBER"),
+        ("generated:multi-turn:sessions=1000000000", "generate at most 1,000,000 of"),
+        ("generated:multi-turn:new=1000000000", "of up to 16,777,216"),
+        ("generated:shared-prompt:requests=9999999", "generate at most 1,000,000 of"),
+        ("generated:scattered:length=99999999", "of up to 16,777,216"),
         ("generated:scattered:length", "'length' is not a NAME=NUMBER"),
         ("generated:scattered:length=1,length=2", "'length=2' is not a NAME=NUMBER"),
     ],
