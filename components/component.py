@@ -40,6 +40,7 @@ class ComponentActor(CoverageActor):
         """Record new nodes with the payload that comes with them, and move the locks."""
         records, presence, tier, page = self._records, self._presence, msg.tier, self._page
         ends, own, pages, held = msg.ends, msg.own, msg.pages, msg.held
+        _check_run(own, ends[-1], pages, page)
         parent = record = records[msg.parent]
         start = ends[-1]
         if msg.relock and len(held) < 2:
@@ -81,6 +82,7 @@ class ComponentActor(CoverageActor):
         """Attach what nodes lack, and give back what they have."""
         presence, tier, page = self._presence, msg.tier, self._page
         own, pages = msg.own, msg.pages
+        _check_run(own, msg.ends[-1] if msg.ends else own, pages, page)
         free: list[m.PageList] = []
         attached: list[int] = []
         patches: list[tuple[int, m.PageList]] = []
@@ -132,7 +134,8 @@ class ComponentActor(CoverageActor):
     @staticmethod
     def _used(record: Record, now: int, priority: int) -> None:
         """Note that somebody has computed again what a node stands for: a use, but no hit."""
-        record.previous, record.stamp = record.stamp, now
+        if record.stamp != now:
+            record.previous, record.stamp = record.stamp, now
         record.priority = max(record.priority, priority)
 
     @handles(m.Relock)
@@ -336,3 +339,9 @@ class ComponentActor(CoverageActor):
     def shared(self, msg: m.Shared) -> m.PageList:
         """Answer pages that left their node while several operations read them."""
         return self._presence.shared(msg.tier)
+
+
+def _check_run(own: int, end: int, pages: m.PageList, page_size: int) -> None:
+    """Refuse pages that are not exactly those of the tokens from `own` to `end`."""
+    if len(pages) != max(0, end - own) // page_size * PAGE_ID_BYTES:
+        raise IntegrityError(f"{len(pages)} bytes of page ids for tokens [{own}, {end})")

@@ -169,9 +169,8 @@ async def assemble(
             if store is not None:
                 _one_range_each(made)
                 store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
-        controller = HybridCacheController(
-            engine, store_ref, Endpoints(made, chunk, sizes), config.store_timeout
-        )
+        endpoints = Endpoints(made, chunk, sizes)
+        controller = HybridCacheController(engine, store_ref, endpoints, config.store_timeout)
         below = await _spawn(system, controller, "controller")
         wired = Parts(
             page=model.page_size,
@@ -185,6 +184,7 @@ async def assemble(
         coordinator = UnifiedRadixCache(
             wired,
             page_bytes,
+            endpoints=endpoints,
             fences=fences,
             room_timeout=config.room_timeout,
             prefetch_threshold=config.prefetch_threshold,

@@ -19,7 +19,7 @@ from ...tiers.copy import CopyEngine
 from ...tiers.store import messages as s
 from ...tiers.store.keys import chain, encoded_seed
 from .. import messages as m
-from .endpoints import Endpoints
+from .endpoints import Endpoints, Spans
 
 
 class HybridCacheController(Coordinator):
@@ -75,21 +75,23 @@ class HybridCacheController(Coordinator):
     async def _find(self, msg: m.Find) -> None:
         chains = await self._hash(encoded_seed(msg.namespace), msg.tokens)
         wanted = self._endpoints.wanted(len(chains), msg.full, msg.reuse)
-        present: dict[str, frozenset[int]] = {}
+        held: dict[str, Spans] = {}
         if any(wanted.values()):
             probe = s.Probe(
-                tuple((name, b"".join(chains[i] for i in at)) for name, at in wanted.items()),
+                tuple((rule.name, b"".join(chains[i] for i in at)) for rule, at in wanted.items()),
                 trio.current_time() + self._timeout,
             )
             probed: s.Probed = await self._ask_store(probe)
-            for (name, at), flags in zip(wanted.items(), probed.present, strict=True):
-                present[name] = frozenset(i for i, flag in zip(at, flags, strict=True) if flag)
-        endpoint = self._endpoints.deepest(present, len(chains), msg.full, msg.reuse)
+            for rule, flags in zip(wanted, probed.present, strict=True):
+                there = (i for i, flag in zip(wanted[rule], flags, strict=True) if flag)
+                held[rule.name] = self._endpoints.spans(rule, there)
+        limit = len(chains) * self._endpoints.chunk
+        endpoint = self._endpoints.deepest(held, limit, msg.full, msg.reuse)
         items = tuple(
             t.StoreItem(name, chains[index], start, end, b"")
             for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
         )
-        full = self._endpoints.full_reach(present, msg.full)
+        full = self._endpoints.full_reach(held, msg.full)
         self._report(m.Found(msg.op, endpoint, full, items))
 
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:

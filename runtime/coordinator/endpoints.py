@@ -1,17 +1,39 @@
 """Where a reuse out of the store could end: the component rule, on chunks.
 
-A legal endpoint of a component is a chunk's end for which the store has every chunk that the
-component's need touches. The hit is the deepest endpoint legal for all of them, never the least of
-their deepest ones.
+A legal endpoint of a component is a chunk's end for which all tokens are there that the component
+needs. The hit is the deepest endpoint legal for all of them, never the least of their deepest ones.
+The rule is asked twice: of what the store says it has, and of what really came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 
 from ...components.contract import TreeComponent
 from ...spec import PAGE_ID_BYTES
 from ...tiers.messages import StoreItem
+
+Spans = tuple[tuple[int, int], ...]
+"""Token ranges [start, end), ascending, none touching the next; a state is (boundary, boundary)."""
+
+
+def union(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Join the ranges that touch or overlap."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def covers(spans: Spans, start: int, end: int) -> bool:
+    """Say whether one of the ranges has all tokens from start to end."""
+    at = bisect_right(spans, start, key=itemgetter(0)) - 1
+    return at >= 0 and end <= spans[at][1]
 
 
 class Endpoints:
@@ -29,58 +51,65 @@ class Endpoints:
         """Count the payload bytes of an object."""
         return len(item.pages) // PAGE_ID_BYTES * self._page_bytes[item.component]
 
-    def wanted(self, count: int, full: int, reuse: int) -> dict[str, tuple[int, ...]]:
-        """Answer the chunks worth asking for, per component, of a prefix with `count` whole chunks."""
+    def wanted(self, count: int, full: int, reuse: int) -> dict[TreeComponent, tuple[int, ...]]:
+        """Return the chunks worth asking for, per component, of a prefix with `count` whole chunks."""
         chunk = self.chunk
         first = reuse // chunk
-        wanted: dict[str, tuple[int, ...]] = {}
+        wanted: dict[TreeComponent, tuple[int, ...]] = {}
         for rule in self._rules:
             if rule.base:
-                wanted[rule.name] = tuple(range(full // chunk, count))
+                wanted[rule] = tuple(range(full // chunk, count))
             elif rule.snapshot:
-                wanted[rule.name] = tuple(range(first, count))
+                wanted[rule] = tuple(range(first, count))
             else:
                 chunks: set[int] = set()
                 for index in range(first, count):
                     chunks.update(self._touched(rule, (index + 1) * chunk))
-                wanted[rule.name] = tuple(sorted(chunks))
+                wanted[rule] = tuple(sorted(chunks))
         return wanted
 
     def _touched(self, rule: TreeComponent, boundary: int) -> Iterator[int]:
         for start, end in rule.need(boundary):
             yield from range(start // self.chunk, -(-end // self.chunk))
 
-    def deepest(
-        self, present: Mapping[str, frozenset[int]], count: int, full: int, reuse: int
-    ) -> int:
-        """Answer the deepest endpoint beyond `reuse`, 0 where there is none."""
+    def spans(self, rule: TreeComponent, chunks: Iterable[int]) -> Spans:
+        """Return the tokens that whole chunks of a component cover; a state covers none at its end."""
+        size = self.chunk
+        return union((((i + 1) if rule.snapshot else i) * size, (i + 1) * size) for i in chunks)
+
+    def deepest(self, held: Mapping[str, Spans], limit: int, full: int, reuse: int) -> int:
+        """Return the deepest endpoint up to `limit` and beyond `reuse`, 0 where there is none.
+
+        `held` is what there is of each component, besides FULL up to `full`. The same rule judges what
+        a store says it has and what came of it.
+        """
         chunk = self.chunk
-        for index in range(min(count, self.full_reach(present, full) // chunk) - 1, -1, -1):
-            end = (index + 1) * chunk
-            if end <= reuse:
-                return 0
-            if all(self._legal(rule, present.get(rule.name), end) for rule in self._rules):
+        last = min(limit, self.full_reach(held, full)) // chunk * chunk
+        for end in range(last, reuse, -chunk):
+            if all(self._legal(rule, held.get(rule.name, ()), end) for rule in self._rules):
                 return end
         return 0
 
-    def full_reach(self, present: Mapping[str, frozenset[int]], full: int) -> int:
-        """Answer how far FULL reaches without a hole: by the tiers above, then by the store."""
-        index = full // self.chunk
+    def full_reach(self, held: Mapping[str, Spans], full: int) -> int:
+        """Return how far FULL reaches without a hole: by the tiers above, then by what is `held`."""
+        first = full // self.chunk * self.chunk
         base = next(rule.name for rule in self._rules if rule.base)
-        have = present.get(base, frozenset())
-        while index in have:
-            index += 1
-        return max(full, index * self.chunk)
+        return max([full, *(end for start, end in held.get(base, ()) if start <= first)])
 
-    def _legal(self, rule: TreeComponent, present: frozenset[int] | None, end: int) -> bool:
-        """Say whether the store has what a rule other than the base needs for this endpoint."""
-        have = present or frozenset()
+    def _legal(self, rule: TreeComponent, held: Spans, end: int) -> bool:
+        """Say whether a rule other than the base has what it needs for this endpoint."""
+        if rule.base:
+            return True
         if rule.snapshot:
-            return end // self.chunk - 1 in have
-        return rule.base or all(index in have for index in self._touched(rule, end))
+            return covers(held, end, end)
+        page = self._page
+        return all(
+            covers(held, first // page * page, -(-last // page) * page)
+            for first, last in rule.need(end)
+        )
 
     def objects(self, endpoint: int, full: int) -> Iterator[tuple[str, int, int, int]]:
-        """Answer (component, chunk, start, end) of each object that a reuse up to `endpoint` needs.
+        """Return (component, chunk, start, end) of each object that a reuse up to `endpoint` needs.
 
         Of a window's chunks only the pages that the endpoint needs are read, so that an object which
         begins later than its chunk serves as well.

@@ -99,11 +99,11 @@ class Publishing:
         stands = tuple(
             at for share in record.shares for at, _ in share.kept if at <= walked.ends[-1]
         )
-        owns = {
-            share.part: (share.own_start, Tier.L1)
+        owns = [
+            (share.part, share.own_start, _L1)
             for share in record.shares
             if not share.part.snapshot and share.own_start > record.published
-        }
+        ]
         return await self._splitter.cut(walked, owns, stands, record.published)
 
     def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...components import messages as c
 from ...spec import Tier
 from .parts import Part, Parts
@@ -27,7 +29,7 @@ class Splitter:
     async def cut(
         self,
         walked: c.Walked,
-        owns: dict[Part, tuple[int, Tier]],
+        owns: Iterable[tuple[Part, int, Tier]],
         stands: tuple[int, ...] = (),
         start: int = 0,
     ) -> c.Grown:
@@ -41,7 +43,7 @@ class Splitter:
             path[-1] = await self.split(path[-1], ends[-1])
         for at in stands:
             await self._at(path, ends, at, start)
-        for part, (at, tier) in owns.items():
+        for part, at, tier in owns:
             index = next((i for i, end in enumerate(ends) if end >= at), -1)
             if index >= 0 and ends[index] > at and await part.ref.ask(c.Lacks(path[index], tier)):
                 await self._at(path, ends, at, start)

@@ -6,23 +6,57 @@ is saved as far back as the chunk's own boundary needs it, a snapshot where it s
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
+import msgspec
+
 from ...components import messages as c
 from ...components.move_messages import Read, Slice, Unbacked
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .endpoints import Endpoints, union
 from .facts import PrefetchDone
 from .parts import Part, Parts
 from .pending import PendingAcquire
 from .planning import reusable_tokens
 from .reporting import Reporter
 from .room import Room
+from .runs import Run, joined
 from .splitting import Splitter
 from .transfers import Operation, Transfers
 
 _BATCH_NODES = 16
 """Nodes that one pass over the unsaved takes."""
+
+
+class Prefetch(msgspec.Struct, eq=False):
+    """A prefetch in flight: searching, then fetching `items` up to `endpoint`, then over.
+
+    `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` and
+    `reuse` are what its `Find` said that there is already.
+    """
+
+    operation: Operation
+    asker: PendingAcquire
+    key: tuple[bytes, bytes]
+    full: int
+    reuse: int
+    endpoint: int = 0
+    items: tuple[t.StoreItem, ...] = ()
+
+    def reached(self, good: list[t.StoreItem], endpoints: Endpoints) -> int:
+        """Return the endpoint that what arrived can serve, judged as what was found was.
+
+        An object that did not come, of whichever component, leaves a hole, and only an endpoint
+        that needs nothing of a hole is reached.
+        """
+        held: dict[str, list[tuple[int, int]]] = {}
+        for item in good:
+            held.setdefault(item.component, []).append((item.start, item.end))
+        spans = {name: union(ranges) for name, ranges in held.items()}
+        return endpoints.deepest(spans, self.endpoint, self.full, self.reuse)
 
 
 class Storing:
@@ -39,9 +73,11 @@ class Storing:
         room: Room,
         transfers: Transfers,
         splitter: Splitter,
+        endpoints: Endpoints,
         page_bytes: tuple[int, ...],
         report: Reporter,
     ) -> None:
+        self._endpoints = endpoints
         self._parts = parts
         self._report = report
         self._room = room
@@ -49,8 +85,8 @@ class Storing:
         self._due = room.due
         self._splitter = splitter
         self._page_bytes = page_bytes
-        self._finds: dict[tuple[bytes, bytes], Operation] = {}
-        self._fetching: dict[int, tuple[t.StoreItem, ...]] = {}
+        self._prefetches: dict[int, Prefetch] = {}
+        self._finds: dict[tuple[bytes, bytes], Prefetch] = {}
         self.prefetches: dict[str, int] = {}
 
     # -- saving -------------------------------------------------------------------------------------
@@ -131,10 +167,11 @@ class Storing:
         first = min(full, boundary) // chunk * chunk
         tokens = pending.msg.tokens
         key = (pending.msg.namespace, tokens[: (first + chunk) * TOKEN_BYTES])
-        operation = self._finds.get(key)
-        if operation is None:
-            operation = self._finds[key] = self._transfers.begin("prefetch", Tier.L2)
-            operation.asker, operation.key = pending, key
+        prefetch = self._finds.get(key)
+        if prefetch is None:
+            operation = self._transfers.begin("prefetch", Tier.L2)
+            prefetch = Prefetch(operation, pending, key, full, boundary)
+            self._finds[key] = self._prefetches[operation.id] = prefetch
             pending.searched = True
             limit = reusable_tokens(tokens, self._parts.page)
             await self._parts.below.ask(
@@ -146,26 +183,25 @@ class Storing:
                     boundary,
                 )
             )
-        operation.waiting.append(pending)
-        return operation.id
+        prefetch.operation.waiting.append(pending)
+        return prefetch.operation.id
 
     async def found(self, msg: m.Found) -> Operation | None:
         """Allocate L2 for what was found and start the fetch; answer the operation if it ends here."""
-        operation = self._transfers.operations[msg.op]
-        asker = self._asker(operation)
-        asker.full = msg.full
+        prefetch = self._prefetches[msg.op]
+        prefetch.asker.full = msg.full
         if not msg.endpoint:
-            return self._ended(operation, "absent")
-        if not operation.waiting:
-            return self._ended(operation, "abandoned")
+            return self._ended(prefetch, "absent")
+        if not prefetch.operation.waiting:
+            return self._ended(prefetch, "abandoned")
         pages = [self._pages(item) for item in msg.items]
         want: dict[str, int] = {}
         for item, count in zip(msg.items, pages, strict=True):
             want[item.component] = want.get(item.component, 0) + count
-        pinned = await self._pinned(asker.msg)
+        pinned = await self._pinned(prefetch.asker.msg)
         got = await self._room.take(Tier.L2, tuple(want.items()), pinned)
         if isinstance(got, t.Short):
-            return self._ended(operation, "host_capacity")
+            return self._ended(prefetch, "host_capacity")
         room = dict(zip(want, got, strict=True))
         items: list[t.StoreItem] = []
         for item, count in zip(msg.items, pages, strict=True):
@@ -174,21 +210,14 @@ class Storing:
                 room[item.component][count * PAGE_ID_BYTES :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
-        self._fetching[operation.id] = tuple(items)
-        await self._parts.below.ask(m.Fetch(operation.id, tuple(items)))
+        prefetch.endpoint, prefetch.items = msg.endpoint, tuple(items)
+        await self._parts.below.ask(m.Fetch(msg.op, prefetch.items))
         return None
 
     def _pages(self, item: t.StoreItem) -> int:
         if self._parts.by_name[item.component].snapshot:
             return 1
         return (item.end - item.start) // self._parts.page
-
-    @staticmethod
-    def _asker(operation: Operation) -> PendingAcquire:
-        """Answer whose tokens were looked up: who joined shares only their first chunks."""
-        if operation.asker is None:
-            raise IntegrityError(f"operation {operation.id} is no prefetch")
-        return operation.asker
 
     async def _pinned(self, msg: m.Acquire) -> frozenset[int]:
         """Answer the nodes whose L2 copies the fetched chunks will stand on."""
@@ -198,9 +227,11 @@ class Storing:
         )
         return frozenset(walked.path)
 
-    def _ended(self, operation: Operation, outcome: str, tokens: int = 0) -> Operation:
+    def _ended(self, prefetch: Prefetch, outcome: str, tokens: int = 0) -> Operation:
+        operation = prefetch.operation
         del self._transfers.operations[operation.id]
-        del self._finds[operation.key]
+        del self._prefetches[operation.id]
+        del self._finds[prefetch.key]
         self.prefetches[outcome] = self.prefetches.get(outcome, 0) + 1
         for pending in operation.waiting:
             if pending.trace is not None:
@@ -215,114 +246,91 @@ class Storing:
         return operation
 
     async def fetched(self, msg: m.Fetched) -> Operation:
-        """Hang what arrived whole into the tree on L2; give the rest of the pages back."""
-        operation = self._transfers.operations[msg.op]
-        items = self._fetching.pop(msg.op)
-        good = [item for item, ok in zip(items, msg.good, strict=True) if ok]
-        bad = [item for item, ok in zip(items, msg.good, strict=True) if not ok]
-        await self._give_back(bad)
-        endpoint = self._endpoint(good)
-        late = [item for item in good if item.end > endpoint]
-        await self._give_back(late)
-        rest = [item for item in good if item.end <= endpoint]
-        outcome = "storage_transfer" if bad else "loaded"
-        if rest and not await self._graft(self._asker(operation).msg, endpoint, rest):
-            outcome = "anchor_lost"
-        self._transfers.moved_bytes["l3_l2"] += self._bytes(rest)
-        return self._ended(operation, outcome, endpoint if rest else 0)
+        """Hang what arrived into the tree on L2 as far as a reuse can use it; give the rest back."""
+        prefetch = self._prefetches[msg.op]
+        arrived = list(zip(prefetch.items, msg.good, strict=True))
+        endpoint = prefetch.reached([item for item, ok in arrived if ok], self._endpoints)
+        used = [item for item, ok in arrived if ok and item.end <= endpoint]
+        await self._give_back([item for item, ok in arrived if not ok or item.end > endpoint])
+        outcome = "loaded" if all(msg.good) else "storage_transfer"
+        if used and not await self._graft(prefetch.asker.msg, endpoint, used):
+            await self._give_back(used)
+            outcome, used = "anchor_lost", []
+        self._transfers.moved_bytes["l3_l2"] += self._bytes(used)
+        return self._ended(prefetch, outcome, endpoint if used else 0)
 
     def staged(self) -> dict[str, bytes]:
         """Answer the L2 pages that fetches are filling, per component."""
         staged: dict[str, list[bytes]] = {}
-        for items in self._fetching.values():
-            for item in items:
+        for prefetch in self._prefetches.values():
+            for item in prefetch.items:
                 staged.setdefault(item.component, []).append(item.pages)
         return {component: b"".join(pages) for component, pages in staged.items()}
-
-    def _endpoint(self, good: list[t.StoreItem]) -> int:
-        """Answer where the run of FULL chunks without a hole ends (all of them where FULL had enough)."""
-        base = sorted(
-            (item for item in good if self._parts.by_name[item.component].base),
-            key=lambda item: item.start,
-        )
-        if not base:
-            return max((item.end for item in good), default=0)
-        end = base[0].end
-        for item in base[1:]:
-            if item.start != end:
-                break
-            end = item.end
-        return end
 
     async def _give_back(self, items: list[t.StoreItem]) -> None:
         free = [(item.component, item.pages, 0) for item in items]
         await self._room.give_back(Tier.L2, free)
 
     async def _graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
-        """Adopt fetched pages on L2, from the first fetched token to the endpoint."""
+        """Adopt fetched objects on L2; False, and nothing is changed, where FULL lacks below them."""
         parts, tree = self._parts, self._parts.tree
         key = msg.tokens[: endpoint * TOKEN_BYTES]
         own: dict[str, list[t.StoreItem]] = {}
-        for item in sorted(items, key=lambda item: item.start):
+        for item in items:
             own.setdefault(item.component, []).append(item)
-        walked: c.Walked = await tree.ask(c.Walk(msg.namespace, key))
-        starts = {name: run[0].start for name, run in own.items()}
-        base_start = starts.get(parts.base.name, endpoint)
-        if not await self._stands(walked, base_start):
-            await self._give_back(items)
+        runs = {part: joined(own.get(part.name, ()), parts.page) for part in parts.paged}
+        walked = await tree.ask(c.Walk(msg.namespace, key))
+        base = runs[parts.base]
+        if not await self._stands(walked, base[0].start if base else endpoint):
             return False
-        stands = tuple(item.end for item in items if parts.by_name[item.component].snapshot)
-        owns = {part: (starts[part.name], Tier.L2) for part in parts.paged if part.name in starts}
-        path = await self._splitter.cut(walked, owns, stands)
-        ends = path.ends[-1] if path.ends else 0
-        parent = path.path[-1] if path.path else c.ROOT
-        grown: c.Grown | c.Walked = c.Grown((), ())
-        if ends < endpoint:
-            cuts = sorted({at for at in (*starts.values(), *stands) if ends < at < endpoint})
-            grown = await tree.ask(
-                c.Insert(msg.namespace, key[ends * TOKEN_BYTES :], parent, tuple(cuts))
-            )
+        starts = [(part, run.start, Tier.L2) for part in runs for run in runs[part]]
+        # where a run ends before the endpoint, and where a state stands, a node has to end
+        stands = {run.end for part in runs for run in runs[part]}
+        stands.update(item.end for part in parts.snapshots for item in own.get(part.name, ()))
+        known = await self._splitter.cut(walked, starts, tuple(sorted(stands - {endpoint})))
         now = parts.tick()
-        for part in parts.all:
-            run = own.get(part.name, [])
-            if part.snapshot:
-                await self._keep(part, run, path, grown, now)
-                continue
-            start = run[0].start if run else endpoint
-            pages = b"".join(item.pages for item in run)
-            known = max(0, ends - start) // parts.page * PAGE_ID_BYTES
-            if path.path:
-                adopted: c.Adopted = await part.ref.ask(
-                    c.Adopt(Tier.L2, path.path, path.ends, start, pages[:known], now)
-                )
-                if adopted.free:
-                    await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
-            if grown.path:
-                await part.ref.ask(
-                    c.Grow(
-                        tier=Tier.L2,
-                        parent=parent,
-                        path=grown.path,
-                        ends=grown.ends,
-                        own=max(ends, start),
-                        pages=pages[known:],
-                        held=(),
-                        relock=False,
-                        now=now,
-                    )
-                )
+        cuts = sorted({*stands, *(at for _, at, _ in starts)})
+        grown = await self._grow(msg.namespace, key, known, cuts, now)
+        path = c.Grown((*known.path, *grown.path), (*known.ends, *grown.ends))
+        for part in parts.paged:
+            for run in runs[part]:
+                await self._adopt(part, run, path, now)
+        for part in parts.snapshots:
+            await self._keep(part, own.get(part.name, []), path, now)
         return True
 
-    async def _keep(
-        self,
-        part: Part,
-        run: list[t.StoreItem],
-        path: c.Grown,
-        grown: c.Grown | c.Walked,
-        now: int,
-    ) -> None:
-        """Hand fetched states over to the nodes at whose ends they stand, known or new."""
-        nodes, ends = (*path.path, *grown.path), (*path.ends, *grown.ends)
+    async def _grow(
+        self, namespace: bytes, key: bytes, known: c.Grown, cuts: list[int], now: int
+    ) -> c.Grown:
+        """Add the nodes that the tree lacks of a key, without payload yet."""
+        parts, ends = self._parts, known.ends[-1] if known.ends else 0
+        end = len(key) // TOKEN_BYTES
+        if ends == end:
+            return c.Grown((), ())
+        parent = known.path[-1] if known.path else c.ROOT
+        within = tuple(at for at in cuts if ends < at < end)
+        grown = await parts.tree.ask(c.Insert(namespace, key[ends * TOKEN_BYTES :], parent, within))
+        if isinstance(grown, c.Walked):
+            raise IntegrityError(f"tokens behind {ends} are there already, below node {parent}")
+        for part in parts.paged:
+            bare = c.Grow(
+                Tier.L2, parent, grown.path, grown.ends, end, b"", (), relock=False, now=now
+            )
+            await part.ref.ask(bare)
+        return grown
+
+    async def _adopt(self, part: Part, run: Run, path: c.Grown, now: int) -> None:
+        """Hand a fetched run over to the nodes of its range; what they have already goes back."""
+        low, high = bisect_right(path.ends, run.start), bisect_left(path.ends, run.end) + 1
+        adopted = await part.ref.ask(
+            c.Adopt(Tier.L2, path.path[low:high], path.ends[low:high], run.start, run.pages, now)
+        )
+        if adopted.free:
+            await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
+
+    async def _keep(self, part: Part, run: list[t.StoreItem], path: c.Grown, now: int) -> None:
+        """Hand fetched states over to the nodes at whose ends they stand."""
+        nodes, ends = path.path, path.ends
         starts = (0, *ends)
         states: list[tuple[int, int, int, bytes]] = []
         for item in run:

@@ -24,12 +24,10 @@ _BATCH_NODES = 64
 
 
 class Operation:
-    """One transfer: what it is for, who asked for it and who waits, and the bytes it moves."""
+    """One transfer: what it is for, who waits, and the bytes it moves."""
 
     __slots__ = (
-        "asker",
         "id",
-        "key",
         "kind",
         "moved",
         "nodes",
@@ -47,8 +45,6 @@ class Operation:
         self.target = target
         self.nodes: tuple[int, ...] = ()
         self.moved = 0
-        self.asker: PendingAcquire | None = None
-        self.key: tuple[bytes, bytes] = (b"", b"")
         self.waiting: list[PendingAcquire] = []
 
 

@@ -19,6 +19,7 @@ from ...tiers.fences import Fences
 from .. import messages as m
 from .acquiring import Acquiring
 from .batching import Batching
+from .endpoints import Endpoints
 from .extending import Extending
 from .facts import PublishDone
 from .inspection import Inspection, gather
@@ -54,6 +55,7 @@ class UnifiedRadixCache(Coordinator):
         parts: Parts,
         page_bytes: tuple[int, ...],
         *,
+        endpoints: Endpoints,
         fences: Fences,
         room_timeout: float,
         prefetch_threshold: int,
@@ -72,6 +74,7 @@ class UnifiedRadixCache(Coordinator):
             room=self._room,
             transfers=self._transfers,
             splitter=self._splitter,
+            endpoints=endpoints,
             page_bytes=page_bytes,
             report=self._report,
         )

@@ -1,0 +1,218 @@
+"""What comes out of the store, byte by position, where objects of any component do not come right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from banyankv import (
+    Cache,
+    CacheConfig,
+    Lease,
+    ModelSpec,
+    PagedSpec,
+    SnapshotSpec,
+    StateTensor,
+    Tier,
+    open_cache,
+)
+from banyankv.runtime.assembly import make_rules
+from banyankv.tiers.store.memory import MemoryStore
+from banyankv.tiers.store.objects import decode
+
+PAGE, CHUNK = 16, 256
+TOKENS = list(range(4 * CHUNK + 1))
+
+
+def config(
+    dispatch: str, *, swa: int = 0, chunked: int = 0, states: bool = False, pages: int = 99
+) -> CacheConfig:
+    components: list[PagedSpec | SnapshotSpec] = [PagedSpec(name="full")]
+    if swa:
+        components.append(PagedSpec(name="swa", rule="swa", window=swa))
+    if chunked:
+        components.append(PagedSpec(name="chunked", rule="chunked", window=chunked))
+    if states:
+        components.append(SnapshotSpec(states=(StateTensor("s", (1,)),)))
+    room = {component.name: pages for component in components}
+    return CacheConfig(
+        model=ModelSpec(name="m", page_size=PAGE, components=tuple(components)),
+        l1=room,
+        l2={name: 2 * count for name, count in room.items()},
+        prefetch_threshold=PAGE,
+        dispatch=dispatch,
+    )
+
+
+def paged(cache: Cache) -> list[str]:
+    return [spec.name for spec in cache.config.model.components if isinstance(spec, PagedSpec)]
+
+
+async def serve(cache: Cache, tokens: Sequence[int], cuts: Sequence[int]) -> int:
+    """Compute a prompt up to each of the cuts: every page and state holds its position."""
+    states = "mamba" in cache.config.l1
+    async with await cache.acquire(tokens) as lease:
+        positions_of(cache, lease)
+        for cut in cuts:
+            done = lease.extent
+            if cut <= done:
+                continue
+            await lease.extend(cut - done)
+            for name in paged(cache):
+                view, start = cache.pools.view(name)[0], lease.start(name)
+                for index, page in enumerate(lease.pages(name)):
+                    if start + index * PAGE >= done:
+                        view[page] = start + index * PAGE
+            if states:
+                cache.pools.view("mamba")[0][lease.state()] = cut
+                await lease.snapshot(at=cut)
+            await lease.publish(cut)
+        length = lease.length
+    await cache.settle()
+    return length
+
+
+def positions_of(cache: Cache, lease: Lease) -> None:
+    """Compare every page and state of a hit with the position for which it was handed out."""
+    for name in paged(cache):
+        view, start = cache.pools.view(name)[0], lease.start(name)
+        for index, page in enumerate(lease.pages(name)):
+            if page >= 0:
+                assert set(view[page].flatten().tolist()) == {start + index * PAGE}, name
+    if lease.length and "mamba" in cache.config.l1:
+        assert cache.pools.view("mamba")[0][lease.state()].flatten()[0] == lease.length
+
+
+async def empty(cache: Cache) -> None:
+    """Nothing is held for anybody: what remains can be evicted to the last page."""
+    await cache.settle()
+    await cache.check()
+    for tier in (Tier.L1, Tier.L2):
+        for name in cache.config.l1:
+            await cache.evict(name, 1000, tier)
+    await cache.check()
+    seen = await cache.inspect()
+    for pools in seen.pools.values():
+        assert all(pool.owned == 0 for pool in pools)
+
+
+def entries(store: MemoryStore) -> dict[tuple[str, int], bytes]:
+    """Name the keys of a store by component and end."""
+    heads = {key: decode(data)[0] for key, data in store.objects.items()}
+    return {(head.component, head.end): key for key, head in heads.items()}
+
+
+def flip(store: MemoryStore, key: bytes) -> None:
+    data = store.objects[key]
+    store.objects[key] = data[:-1] + bytes([data[-1] ^ 1])
+
+
+def cut_short(store: MemoryStore, key: bytes) -> None:
+    store.objects[key] = store.objects[key][:-7]
+
+
+class Forgetful(MemoryStore):
+    """Says of lost keys that they are there, and has nothing for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: set[bytes] = set()
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = await super().get(keys)
+        return [None if key in self.lost else data for key, data in zip(keys, found, strict=True)]
+
+
+def lose(store: MemoryStore, key: bytes) -> None:
+    assert isinstance(store, Forgetful)
+    store.lost.add(key)
+
+
+def swap(store: MemoryStore, key: bytes) -> None:
+    other = next(iter(store.objects))
+    store.objects[key], store.objects[other] = store.objects[other], store.objects[key]
+
+
+DAMAGE: list[Callable[[MemoryStore, bytes], None]] = [flip, cut_short, lose, swap]
+
+
+@pytest.mark.parametrize("harm", DAMAGE)
+@pytest.mark.parametrize("end", [256, 512, 768])
+async def test_a_bad_object_inside_a_window_moves_no_page_to_another_place(
+    dispatch: str, end: int, harm: Callable[[MemoryStore, bytes], None]
+) -> None:
+    made, store = config(dispatch, swa=600), Forgetful()
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS, (256, 512, 768))
+    harm(store, entries(store)["swa", end])
+    async with open_cache(made, store=store) as cache:
+        for count in (257, 769, 513, 769):
+            async with await cache.acquire(TOKENS[:count]) as lease:
+                positions_of(cache, lease)
+                assert end > lease.length or not lease.length
+            await cache.check()
+        await empty(cache)
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_whatever_does_not_come_the_reuse_is_the_deepest_that_is_legal(seed: int) -> None:
+    dice = random.Random(seed)
+    made = config(
+        "direct",
+        swa=dice.choice((0, 100, 256, 600)),
+        chunked=dice.choice((0, 256, 384, 768)),
+        states=dice.random() < 0.5,
+    )
+    store = Forgetful()
+    async with open_cache(made, store=store) as cache:
+        await serve(
+            cache, TOKENS, sorted({1024, *dice.sample(range(16, 1025, 16), 3), 256, 512, 768})
+        )
+    there = entries(store)
+    for key in dice.sample(sorted(there), dice.randrange(len(there) // 2)):
+        if dice.random() < 0.3:
+            del store.objects[there.pop(key)]
+    bad = set(dice.sample(sorted(there), dice.randrange(1, 3)))
+    for key in bad:
+        dice.choice((flip, cut_short, lose))(store, there[key])
+    rules = make_rules(made.model, None)
+
+    def deepest(has: Callable[[str, int], bool], limit: int, low: dict[str, int]) -> int:
+        """Search from the deepest on; of a chunk, tokens from `low` on were asked for."""
+        for end in range(limit, 0, -CHUNK):
+            for rule in rules:
+                ends = {end} if rule.snapshot else set()
+                for start, stop in rule.need(end):
+                    if start // PAGE * PAGE < low.get(rule.name, 0):
+                        ends.add(-1)
+                    ends |= {(at // CHUNK + 1) * CHUNK for at in range(start, stop, PAGE)}
+                    ends.add(((stop - 1) // CHUNK + 1) * CHUNK)
+                if not all(has(rule.name, at) for at in ends):
+                    break
+            else:
+                return end
+        return 0
+
+    found = deepest(lambda name, end: (name, end) in there, 4 * CHUNK, {})
+    low = {
+        rule.name: rule.need(found)[0][0] // PAGE * PAGE if rule.need(found) else found
+        for rule in rules
+        if not rule.snapshot
+    }
+
+    def came(name: str, end: int) -> bool:
+        asked = end == found if name == "mamba" else end > low[name]
+        return asked and (name, end) in there and (name, end) not in bad
+
+    async with open_cache(made, store=store) as cache:
+        async with await cache.acquire(TOKENS) as lease:
+            assert lease.length == deepest(came, found, low)
+            positions_of(cache, lease)
+        for count in (1025, 700, 513, 300):
+            async with await cache.acquire(TOKENS[:count]) as lease:
+                positions_of(cache, lease)
+            await cache.check()
+        await serve(cache, TOKENS, (304, 512, 1024))
+        assert await serve(cache, TOKENS, ()) == 1024
+        await empty(cache)
