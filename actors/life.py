@@ -9,7 +9,6 @@ from typing import Any
 
 import trio
 
-from ..errors import ActorCrashed
 from . import dispatch
 from .actor import Actor
 from .cell import box
@@ -21,12 +20,16 @@ _BREATH = 0.001
 
 
 async def live(
-    ref: Ref[Any], factory: Callable[[], Actor], ready: Callable[[], None]
-) -> ActorCrashed | None:
-    """Live one life; answers the crash that ended it, or None for an orderly end.
+    ref: Ref[Any],
+    factory: Callable[[], Actor],
+    ready: Callable[[], None],
+    crashed: Callable[[], None],
+) -> None:
+    """Live one life; `ref.crash` is what ended it, or None for an orderly end.
 
     Messages are handled until the actor crashes, stops itself or is stopped. Cancellation ends the
-    life too: the operation in hand is cancelled, its asker is answered.
+    life too: the operation in hand is cancelled, its asker is answered. Whoever waits for a deferred
+    reply is refused, and a crash told by `crashed`, before the child tasks are waited for.
     """
     ref.crash = None
     ref.stopping = False
@@ -34,14 +37,19 @@ async def live(
         async with trio.open_nursery() as nursery:
             ref.nursery = nursery
             ref.context = contextvars.copy_context()
-            _begin(ref, factory)
-            if ref.crash is None:
-                ready()
-                await _serve(ref)
+            try:
+                _begin(ref, factory)
+                if ref.crash is None:
+                    ready()
+                    await _serve(ref)
+            finally:
+                ref.gate |= DOWN
+                _refuse(ref)
+            if ref.crash is not None:
+                crashed()
             nursery.cancel_scope.cancel()
     finally:
         _end(ref)
-    return ref.crash
 
 
 def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
@@ -56,19 +64,17 @@ def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
         ref.gate &= ~DOWN
 
 
+def _refuse(ref: Ref[Any]) -> None:
+    gone = ref.crash
+    ref.close_tokens(lambda: gone if gone is not None else dispatch.stopped(ref))
+
+
 def _end(ref: Ref[Any]) -> None:
-    ref.gate |= DOWN
     cause = ref.crash
     actor = ref.actor
     if actor is not None:
         ref.run_hook(lambda: actor.on_stop(cause), None)
-    gone = ref.crash
-
-    def error() -> Exception:
-        return gone if gone is not None else dispatch.stopped(ref)
-
-    ref.close_tokens(error)
-    ref.tell_monitors(gone)
+    ref.tell_monitors(ref.crash)
     ref.unbind()
 
 

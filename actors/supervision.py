@@ -101,6 +101,7 @@ class ActorNode:
         self._over = trio.Event()
         self._over.set()
         self._expected = False
+        self._reported = False
 
     @property
     def path(self) -> str:
@@ -118,7 +119,7 @@ class ActorNode:
             return None
         self._over = trio.Event()
         self._scope = trio.CancelScope()
-        self._expected = False
+        self._expected = self._reported = False
         cause: BaseException | None = await self.supervisor.nursery.start(
             self._live, name=self.path
         )
@@ -133,15 +134,24 @@ class ActorNode:
             started = True
             task_status.started(None)
 
+        def report() -> None:
+            if started and not self._expected and not self._reported:
+                self._reported = True
+                self.supervisor.ended(self, self.ref.crash)
+
         try:
             with self._scope:
-                await live(self.ref, self.spec.factory, ready)
+                await live(self.ref, self.spec.factory, ready, report)
         finally:
             self._over.set()
         if not started:
             task_status.started(self.ref.crash)
-        elif not self._expected:
-            self.supervisor.ended(self, self.ref.crash)
+        report()
+
+    async def gone(self) -> None:
+        """Wait for the end of a life that has been reported as over: its child tasks may be at work."""
+        if self._reported:
+            await self._over.wait()
 
     async def stop(self, *, final: bool) -> None:
         """End the life: in order until the stop timeout, then by cancelling it.
@@ -167,6 +177,7 @@ class ActorNode:
         """Never start again: what is queued, and what will be sent, is refused."""
         ref = self.ref
         ref.gate |= STOPPED
+        ref.close_tokens(lambda: stopped(ref))
         ref.close_letters(lambda: stopped(ref), Reason.STOPPED)
 
 
@@ -196,7 +207,9 @@ class Supervisor:
         self._over = trio.Event()
         self._over.set()
         self._expected = False
+        self._reported = False
         self._final = False
+        self.running = trio.Event()
 
     def __repr__(self) -> str:
         return (
@@ -217,19 +230,38 @@ class Supervisor:
             return None
         if self.supervisor is None:
             raise ConfigError("the top supervisor is run by its system")
+        self.begin()
         cause: BaseException | None = await self.supervisor.nursery.start(self.run, name=self.path)
         return cause
+
+    def begin(self) -> None:
+        """Make ready for `run`, which from here on can be told to stop."""
+        self._over = trio.Event()
+        self._halt = trio.Event()
+        self._news = trio.Event()
+        self._expected = self._reported = self._final = False
+        self._recent.clear()
+        self._ended.clear()
+
+    def halt(self, *, final: bool) -> None:
+        """Have `run` stop all children in reverse order and return."""
+        self._expected = True
+        self._final = final
+        self._halt.set()
+        self._news.set()
 
     async def stop(self, *, final: bool) -> None:
         """Stop all children in reverse order."""
         if not self._over.is_set():
-            self._expected = True
-            self._final = final
-            self._halt.set()
-            self._news.set()
+            self.halt(final=final)
             await self._over.wait()
         if final:
             self.close()
+
+    async def gone(self) -> None:
+        """Wait for the end of what has been reported as over: its children may be stopping still."""
+        if self._reported:
+            await self._over.wait()
 
     def close(self) -> None:
         """Never start again, nor any child."""
@@ -239,23 +271,27 @@ class Supervisor:
     # -- its task ---------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    async def run(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
-        """Supervise until stopped, or until there were too many restarts."""
-        self._over = trio.Event()
-        self._halt = trio.Event()
-        self._news = trio.Event()
-        self._expected = self._final = False
-        self._recent.clear()
-        self._ended.clear()
+    async def run(
+        self,
+        task_status: trio.TaskStatus[BaseException | None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Supervise until stopped, or until there were too many restarts.
+
+        Too many are told before the children are stopped: nobody need wait for that to hear it.
+        """
         cause: BaseException | None = None
         started = False
         try:
             async with trio.open_nursery() as self.nursery:
+                self.running.set()
                 cause = await self._start(self.children)
                 if cause is None:
                     task_status.started(None)
                     started = True
                     cause = await self._watch()
+                    if cause is not None and not self._expected:
+                        self._reported = True
+                        self._give_up(cause)
                 for child in reversed(self.children):
                     await child.stop(final=self._final)
                 self.nursery.cancel_scope.cancel()
@@ -263,11 +299,12 @@ class Supervisor:
             self._over.set()
         if not started:
             task_status.started(cause)
-        elif not self._expected and cause is not None:
-            if self.supervisor is None:
-                self.system.give_up(cause)
-            else:
-                self.supervisor.ended(self, cause)
+
+    def _give_up(self, cause: BaseException) -> None:
+        if self.supervisor is None:
+            self.system.give_up(cause)
+        else:
+            self.supervisor.ended(self, cause)
 
     async def _watch(self) -> BaseException | None:
         while True:
@@ -322,6 +359,7 @@ class Supervisor:
         # whoever was stopped for good in the meantime stays stopped
         again = [child for child in group if child in self.children]
         for child in again:
+            await child.gone()
             if isinstance(child, ActorNode):
                 child.ref.restarts += 1
         await self._start(again)

@@ -227,30 +227,38 @@ class ActorSystem:
             return None
         if self._cause is None:
             return Closed(f"the actor system {self.name!r} is closed")
+        spec = self.top.spec
+        why = (
+            f"after more than {spec.intensity} restarts in {spec.period:g} s"
+            if spec.intensity
+            else "at the crash of an actor, none of which may be started anew"
+        )
         error = Closed(
-            f"the actor system {self.name!r} closed after too many crashes: {crash_of(self._cause)}",
-            self._cause,
+            f"the actor system {self.name!r} closed {why}: {crash_of(self._cause)}", self._cause
         )
         error.__cause__ = self._cause
         return error
 
     def give_up(self, cause: BaseException) -> None:
-        """Close because of too many restarts; the embedder's code is left alone."""
+        """Close because of too many restarts: refuse at once whatever waits, before anything is stopped.
+
+        The embedder's code is left alone.
+        """
         self._cause = cause
         self._closed = True
         self.top.close()
 
     @trio.lowlevel.enable_ki_protection
-    async def run_top(self, task_status: trio.TaskStatus[BaseException | None]) -> None:
+    async def run_top(self) -> None:
         """Run the top supervisor, shielded: a cancelled body still finds its actors while it unwinds."""
         with trio.CancelScope(shield=True):
-            await self.top.run(task_status)
-
-    async def close(self) -> None:
-        """Stop all actors in reverse order, for good; what is asked later is refused."""
-        await self.top.stop(final=True)
+            await self.top.run()
         self._closed = True
         self.top.close()
+
+    def close(self) -> None:
+        """Have all actors stopped in reverse order, for good; what is asked later is refused."""
+        self.top.halt(final=True)
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -309,15 +317,22 @@ async def open_system(
     if journal is not None:
         journal.begin()
     failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        await nursery.start(system.run_top, name=f"{name} /")
-        # the nursery must not see the body's error, or it would wrap it into a group
-        try:
-            yield system
-        except BaseException as error:  # noqa: BLE001 - raised again, outside the nursery
-            failure = error
-        with trio.CancelScope(shield=True):
-            await system.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            # not by `nursery.start`: whoever cancels or interrupts that would wait for a task that
+            # shields itself and that nobody could tell to stop
+            system.top.begin()
+            nursery.start_soon(system.run_top, name=f"{name} /")
+            # the nursery must not see the body's error, or it would wrap it into a group
+            try:
+                await system.top.running.wait()
+                yield system
+            except BaseException as error:  # noqa: BLE001 - raised again, outside the nursery
+                failure = error
+            system.close()
+    except BaseExceptionGroup as interrupted:
+        # Ctrl-C while the actors were stopping, which they have done to their end
+        raise interrupted.exceptions[0] from failure
     if failure is not None:
         raise failure
     closed = system.closing_error()

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from ..actors import (
     Actor,
     ActorSystem,
@@ -93,6 +95,7 @@ def make_rules(
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def assemble(
     config: CacheConfig,
     *,
@@ -140,7 +143,7 @@ async def assemble(
             from ..tiers.store.lmdb_store import LmdbStore
 
             store = await LmdbStore.open(config.store.path, config.store.max_bytes)
-            stack.push_async_callback(store.aclose)
+            stack.push_async_callback(_to_its_end, store.aclose)
         system = await stack.enter_async_context(
             open_system(
                 "banyankv",
@@ -200,6 +203,16 @@ async def assemble(
             fences=fences,
             readings=lambda: read(coordinator, tree_core, pagers),
         )
+
+
+async def _to_its_end(close: Callable[[], Awaitable[None]]) -> None:
+    """Await what must not be cut short: in a task of its own, where no Ctrl-C arrives."""
+    try:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(close)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 _MAILBOX = MailboxSpec(bound=1 << 20)

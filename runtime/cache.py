@@ -286,6 +286,7 @@ _FLUSH_PAGES = 256
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def open_cache(
     config: CacheConfig,
     *,

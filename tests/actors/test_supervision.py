@@ -24,7 +24,7 @@ from banyankv.actors import (
 )
 from banyankv.errors import ActorCrashed, ActorStopped, Closed, ConfigError
 
-from .cast import Add, Boom, Boss, Counter, End, Pass, Watcher, Work, behind
+from .cast import Add, Boom, Boss, Counter, End, Later, Pass, Watcher, Work, behind
 
 AT_ONCE = Backoff(first=0.0, jitter=0.0)
 
@@ -193,14 +193,16 @@ async def test_when_the_top_gives_up_the_body_goes_on_and_leaving_raises_closed(
     dispatch: str,
 ) -> None:
     reached = False
-    with pytest.raises(Closed, match="after too many crashes: /c crashed") as closed:
+    with pytest.raises(
+        Closed, match="at the crash of an actor, none of which may be started anew: /c crashed"
+    ) as closed:
         async with open_system("t", dispatch=dispatch, intensity=0) as system:
             other = await system.spawn(Counter, name="other")
             ref = await system.spawn(Counter, name="c")
             with pytest.raises(ActorCrashed):
                 await ref.ask(Boom())
             await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(Closed, match="after too many crashes") as late:
+            with pytest.raises(Closed, match="none of which may be started anew") as late:
                 await other.ask(Add())
             assert isinstance(late.value.cause, ActorCrashed)
             with pytest.raises(Closed):
@@ -513,3 +515,69 @@ async def test_stopping_is_over_when_the_block_is_left(dispatch: str, autojump_c
         assert len(_tasks()) > before
     assert len(_tasks()) == before
     assert system.dead_letters[Reason.NO_REPLY] == 0
+
+
+class Slow(Counter):
+    """Its child task takes long to end, whatever cancels it."""
+
+    def on_start(self) -> None:
+        self.start(self._slow)
+
+    async def _slow(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(100)
+
+
+async def test_who_waits_for_a_crashed_actor_is_refused_before_its_child_tasks_end(
+    dispatch: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_system("t", dispatch=dispatch, backoff=AT_ONCE) as system:
+        slow = await system.spawn(Slow, name="slow")
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(ActorCrashed):
+                    await slow.ask(Later())
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            begun = trio.current_time()
+            await crash(slow)
+        assert trio.current_time() == begun
+        assert await slow.ask(Add()) == 1, "the next life begins when all of the last is over"
+        assert trio.current_time() == begun + 100
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_when_the_top_gives_up_nobody_waits_for_what_is_being_stopped(
+    dispatch: str, autojump_clock: trio.testing.MockClock, *, deep: bool
+) -> None:
+    closed = False
+    try:
+        async with open_system("t", dispatch=dispatch, intensity=0) as system:
+            parent: Any = None
+            if deep:
+                (parent,) = await system.start_children(SupervisorSpec(name="below", intensity=0))
+            slow = await system.spawn(Slow, name="slow", parent=parent)
+            other = await system.spawn(Counter, name="other", parent=parent)
+            begun = trio.current_time()
+            refused = []
+
+            async def wait(message: Any) -> None:
+                try:
+                    await other.ask(message)
+                except (ActorStopped, Closed):
+                    refused.append(trio.current_time())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, Later())
+                await trio.testing.wait_all_tasks_blocked()
+                await crash(slow)
+                nursery.start_soon(wait, Add())
+            assert refused == [begun, begun]
+    except Closed:
+        closed = True
+    assert closed

@@ -1,0 +1,156 @@
+"""A cache that is cancelled or interrupted anywhere in its opening or closing gives everything back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from banyankv import CacheConfig, ModelSpec, PagedSpec, StoreConfig, open_cache
+from banyankv.tiers.store.lmdb_store import LmdbStore
+
+MOST = 200
+"""More checkpoints than opening and closing have: a sweep must come to its end."""
+
+
+def config_of(folder: Path, dispatch: str) -> CacheConfig:
+    model = ModelSpec(name="m", components=(PagedSpec(name="full"),), page_size=2)
+    room = {"full": 8}
+    return CacheConfig(
+        model=model,
+        l1=room,
+        l2=room,
+        store=StoreConfig(path=str(folder), max_bytes=1 << 20),
+        dispatch=dispatch,
+    )
+
+
+async def open_use_and_close(config: CacheConfig) -> None:
+    async with open_cache(config) as cache:
+        async with await cache.acquire([1, 2]) as lease:
+            await lease.extend(2)
+            await lease.publish()
+        await cache.settle()
+
+
+class At(trio.abc.Instrument):
+    """Calls something when one task has taken its k-th step."""
+
+    def __init__(self, task: trio.lowlevel.Task, step: int, act: Callable[[], None]) -> None:
+        self._task, self._left, self._act = task, step, act
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self._task:
+            self._left -= 1
+            if self._left == 0:
+                self._act()
+
+
+def left_over() -> tuple[int, list[str]]:
+    """Count tasks and name the threads that are not trio's own idle ones."""
+    threads = [t.name for t in threading.enumerate() if not t.name.startswith("Trio thread")]
+    return trio.lowlevel.current_statistics().tasks_living, sorted(threads)
+
+
+async def test_cancelled_at_each_checkpoint(tmp_path: Path, dispatch: str) -> None:
+    config = config_of(tmp_path / "store", dispatch)
+    await open_use_and_close(config)
+    before = left_over()
+    for step in range(1, MOST):
+        with trio.CancelScope() as scope:
+            at = At(trio.lowlevel.current_task(), step, scope.cancel)
+            trio.lowlevel.add_instrument(at)
+            try:
+                await open_use_and_close(config)
+            finally:
+                trio.lowlevel.remove_instrument(at)
+        assert left_over() == before, step
+        await open_use_and_close(config)  # the folder is free again
+        if not scope.cancel_called:
+            return
+    raise AssertionError("the sweep did not end")
+
+
+async def test_cancelled_before_it_opens(tmp_path: Path, dispatch: str) -> None:
+    config = config_of(tmp_path / "store", dispatch)
+    before = left_over()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await open_use_and_close(config)
+    assert left_over() == before
+    assert scope.cancelled_caught
+    await open_use_and_close(config)
+
+
+async def test_a_sibling_fails_while_it_opens(tmp_path: Path, dispatch: str) -> None:
+    config = config_of(tmp_path / "store", dispatch)
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.RaisesGroup(ValueError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_use_and_close, config)
+            nursery.start_soon(fail)
+    await open_use_and_close(config)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt, whoever started the tests."""
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, kept)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted_at_each_checkpoint(tmp_path: Path, dispatch: str) -> None:
+    config = config_of(tmp_path / "store", dispatch)
+    for step in range(1, MOST):
+        sent = interrupted_at(step, config)
+        trio.run(open_use_and_close, config)
+        if not sent:
+            return
+    raise AssertionError("the sweep did not end")
+
+
+def interrupted_at(step: int, config: CacheConfig) -> bool:
+    sent = False
+
+    def interrupt() -> None:
+        nonlocal sent
+        sent = True
+        signal.raise_signal(signal.SIGINT)
+
+    async def main() -> None:
+        trio.lowlevel.add_instrument(At(trio.lowlevel.current_task(), step, interrupt))
+        await open_use_and_close(config)
+
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        assert sent
+    return sent
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted_while_no_checkpoint_is_near(
+    tmp_path: Path, dispatch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt is pending when the store is to be closed, which begins with a checkpoint."""
+    config = config_of(tmp_path / "store", dispatch)
+    aclose = LmdbStore.aclose
+
+    @trio.lowlevel.enable_ki_protection
+    async def interrupted(store: LmdbStore) -> None:
+        signal.raise_signal(signal.SIGINT)
+        await aclose(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbStore, "aclose", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(open_use_and_close, config)
+    trio.run(open_use_and_close, config)
