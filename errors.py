@@ -53,10 +53,6 @@ class StaleLease(BanyanError):
     """The lease was released (or belongs to another cache) and cannot be used any more."""
 
 
-class NamespaceMismatch(BanyanError):
-    """Keys, objects or leases of different namespaces or models were put together."""
-
-
 class TierUnavailable(BanyanError):
     """A tier or store failed or its breaker is open; the cache serves on without it."""
 

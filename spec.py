@@ -45,14 +45,25 @@ DTYPE_BYTES = {
 }
 
 
-def _positive(where: str, **values: int) -> None:
+def _at_least(least: int, where: str, **values: object) -> None:
     for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"{where}: {name} must be at least 1, not {value}")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(f"{where}: {name} must be a whole number, not {value!r}")
+        if value < least:
+            raise ConfigError(f"{where}: {name} must be at least {least}, not {value}")
 
 
-def _known_dtype(where: str, dtype: str) -> None:
-    if dtype not in DTYPE_BYTES:
+def _text(where: str, **values: object) -> None:
+    for name, value in values.items():
+        try:
+            if not isinstance(value, str) or not value.encode():
+                raise ConfigError(f"{where}: {name} must be a text, not {value!r}")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{where}: {name} must be valid Unicode: {error}") from error
+
+
+def _known_dtype(where: str, dtype: object) -> None:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise ConfigError(f"{where}: dtype {dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
 
 
@@ -75,7 +86,10 @@ class PagedSpec(msgspec.Struct, frozen=True, kw_only=True, tag="paged", forbid_u
 
     def __post_init__(self) -> None:
         where = f"component {self.name!r}"
-        _positive(
+        _text(where, name=self.name, rule=self.rule)
+        _at_least(0, where, window=self.window)
+        _at_least(
+            1,
             where,
             layers=self.layers,
             kv_heads=self.kv_heads,
@@ -101,9 +115,15 @@ class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        _known_dtype(f"state tensor {self.name!r}", self.dtype)
-        if any(extent < 1 for extent in self.shape):
-            raise ConfigError(f"state tensor {self.name!r}: shape {self.shape} has an empty side")
+        where = f"state tensor {self.name!r}"
+        _text(where, name=self.name)
+        _known_dtype(where, self.dtype)
+        if not isinstance(self.shape, tuple):
+            raise ConfigError(
+                f"{where}: shape must be a tuple of whole numbers, not {self.shape!r}"
+            )
+        for extent in self.shape:
+            _at_least(1, where, shape=extent)
 
     @property
     def nbytes(self) -> int:
@@ -121,10 +141,11 @@ class SnapshotSpec(
     states: tuple[StateTensor, ...]
 
     def __post_init__(self) -> None:
-        if not self.states:
-            raise ConfigError(
-                f"component {self.name!r}: a snapshot needs at least one state tensor"
-            )
+        where = f"component {self.name!r}"
+        _text(where, name=self.name, rule=self.rule)
+        tensors = isinstance(self.states, tuple) and self.states
+        if not tensors or not all(isinstance(state, StateTensor) for state in self.states):
+            raise ConfigError(f"{where}: states must be a tuple of at least one StateTensor")
 
     @property
     def state_bytes(self) -> int:
@@ -148,7 +169,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         where = f"model {self.name!r}"
-        _positive(where, page_size=self.page_size)
+        _text(where, name=self.name)
+        _at_least(1, where, page_size=self.page_size)
+        if not isinstance(self.components, tuple) or not all(
+            isinstance(component, (PagedSpec, SnapshotSpec)) for component in self.components
+        ):
+            raise ConfigError(f"{where}: components must be a tuple of PagedSpec and SnapshotSpec")
         names = [c.name for c in self.components]
         if len(set(names)) != len(names):
             raise ConfigError(f"{where}: two components share a name: {names}")

@@ -8,7 +8,7 @@ import trio
 
 from . import dispatch
 from .cell import Cell
-from .gate import BLOCKED, BUSY, WATCHED
+from .gate import BLOCKED, BUSY, STOPPED, WATCHED
 from .message import Message
 from .reply import ReplyToken, Suspension
 
@@ -41,6 +41,11 @@ class Ref(Cell, Generic[A_co]):
         if self.gate & BLOCKED:
             return False
         return not self.gate & WATCHED or self.system.watch.may_call(self)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the actor has stopped for good: it refuses all that comes."""
+        return bool(self.gate & STOPPED)
 
     @trio.lowlevel.enable_ki_protection
     def call(self, msg: Message[Answer], trace: Trace | None = None) -> Answer:

@@ -34,7 +34,6 @@ _SECTIONS = {
         "NoCapacity",
         "DeadlineExceeded",
         "StaleLease",
-        "NamespaceMismatch",
         "TierUnavailable",
         "IntegrityError",
         "Closed",

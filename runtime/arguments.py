@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from ..errors import ConfigError
 from ..spec import Namespace, Tier
 
 
 def whole(name: str, value: object, least: int | None = None) -> int:
-    """Answer an integer (anything with `__index__` but a bool), at least `least`. Raises ConfigError."""
+    """Return an integer (anything with `__index__` but a bool), at least `least`. Raises ConfigError."""
     number = value if type(value) is int else _index(name, value)
     if least is not None and number < least:
         raise ConfigError(f"{name} must be at least {least}, not {number}")
@@ -25,7 +26,7 @@ def _index(name: str, value: object) -> int:
 
 
 def seconds(name: str, value: object) -> float:
-    """Answer a duration in seconds, infinity included. Raises ConfigError."""
+    """Return a duration in seconds, infinity included. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
     return float(value)
@@ -35,7 +36,7 @@ _DEFAULT_SPACE = Namespace().encode()
 
 
 def space(namespace: object) -> bytes:
-    """Answer a namespace as keys carry it, None as the default one. Raises ConfigError."""
+    """Return a namespace as keys carry it, None as the default one. Raises ConfigError."""
     if namespace is None:
         return _DEFAULT_SPACE
     if not isinstance(namespace, Namespace):
@@ -47,14 +48,37 @@ def space(namespace: object) -> bytes:
 
 
 def tier(value: object) -> Tier:
-    """Answer a tier that holds pages. Raises ConfigError."""
+    """Return a tier that holds pages. Raises ConfigError."""
     if not isinstance(value, Tier) or value == Tier.L3:
         raise ConfigError(f"tier must be Tier.L1 or Tier.L2, not {value!r}")
     return value
 
 
 def word(name: str, value: object) -> str:
-    """Answer a text. Raises ConfigError."""
+    """Return a text. Raises ConfigError, also for one that UTF-8 cannot encode."""
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a text, not {value!r}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{name} must be valid Unicode: {error}") from error
     return value
+
+
+def optional_word(name: str, value: object) -> str | None:
+    """Return a text or None. Raises ConfigError."""
+    return None if value is None else word(name, value)
+
+
+def one_of(name: str, value: object, known: Collection[str]) -> str:
+    """Return a text that is one of those known. Raises ConfigError."""
+    text = word(name, value)
+    if text not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {text!r}")
+    return text
+
+
+def handle(stream: object) -> int:
+    """Return a stream's handle (an integer of the device's library), 0 for none. Raises ConfigError."""
+    return 0 if stream is None else whole("stream", stream, 0)

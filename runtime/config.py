@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ..components.policies import POLICIES
 from ..errors import ConfigError
 from ..spec import ModelSpec
+from .arguments import one_of, seconds, whole, word
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,7 +19,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: int
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1 << 20:
+        if not word("store: path", self.path) or "\0" in self.path:
+            raise ConfigError(f"store: path must name a folder, not {self.path!r}")
+        if whole("store: max_bytes", self.max_bytes) < 1 << 20:
             raise ConfigError(f"store: max_bytes must be at least 1 MiB, not {self.max_bytes}")
 
 
@@ -43,26 +48,31 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = 0
 
     def __post_init__(self) -> None:
-        names = [component.name for component in self.model.components]
-        for tier, pages in (("l1", self.l1), ("l2", self.l2)):
-            if pages is None:
-                continue
-            if sorted(pages) != sorted(names):
-                raise ConfigError(
-                    f"{tier}: give the pages of each of {', '.join(names)}; got {', '.join(pages)}"
-                )
-            for name, count in pages.items():
-                if count < 1:
-                    raise ConfigError(f"{tier}: {name} needs at least one page, not {count}")
-        if self.policy not in POLICIES:
-            raise ConfigError(f"policy {self.policy!r} is not one of {', '.join(POLICIES)}")
-        if self.store is not None and self.l2 is None:
-            raise ConfigError("a store needs an l2: objects are read into host memory first")
-        if self.dispatch not in ("direct", "mailbox"):
-            raise ConfigError(f"dispatch must be 'direct' or 'mailbox', not {self.dispatch!r}")
-        if self.room_timeout < 0 or self.store_timeout <= 0:
+        if not isinstance(self.model, ModelSpec):
+            raise ConfigError(f"model must be a ModelSpec, not {self.model!r}")
+        self._check_room("l1", self.l1)
+        if self.l2 is not None:
+            self._check_room("l2", self.l2)
+        if self.store is not None:
+            if not isinstance(self.store, StoreConfig):
+                raise ConfigError(f"store must be a StoreConfig or None, not {self.store!r}")
+            if self.l2 is None:
+                raise ConfigError("a store needs an l2: objects are read into host memory first")
+        one_of("policy", self.policy, POLICIES)
+        one_of("dispatch", self.dispatch, ("direct", "mailbox"))
+        word("device", self.device)
+        whole("seed", self.seed)
+        whole("prefetch_threshold", self.prefetch_threshold, 1)
+        if seconds("room_timeout", self.room_timeout) < 0:
+            raise ConfigError(f"room_timeout must not be negative, not {self.room_timeout}")
+        if seconds("store_timeout", self.store_timeout) <= 0:
+            raise ConfigError(f"store_timeout must be positive, not {self.store_timeout}")
+
+    def _check_room(self, tier: str, pages: object) -> None:
+        names = sorted(component.name for component in self.model.components)
+        if not isinstance(pages, Mapping) or set(pages) != set(names):
             raise ConfigError(
-                "room_timeout must not be negative and store_timeout must be positive"
+                f"{tier}: give the pages of each of {', '.join(names)}; got {pages!r}"
             )
-        if self.prefetch_threshold < 1:
-            raise ConfigError("prefetch_threshold must be at least 1 token")
+        for name in names:
+            whole(f"{tier}: the pages of {name}", pages[name], 1)

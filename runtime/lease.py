@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..errors import ActorStopped, BanyanError, Closed, StaleLease
+from ..errors import (
+    ActorCrashed,
+    ActorStopped,
+    BanyanError,
+    Closed,
+    StaleLease,
+    WouldWait,
+)
 from ..spec import TOKEN_BYTES
 from . import messages as m
-from .arguments import seconds, whole, word
+from .arguments import handle, seconds, whole, word
 from .pagetable import GrowingTable
 from .request import Request
 from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
-    from .cache import Cache
+    from .port import Port
 
 
 class Lease:
@@ -27,8 +35,8 @@ class Lease:
     After release every method raises StaleLease.
     """
 
-    def __init__(self, cache: Cache, acquired: m.Acquired, count: int, request: Request) -> None:
-        self._cache = cache
+    def __init__(self, port: Port, acquired: m.Acquired, count: int, request: Request) -> None:
+        self._port = port
         self._request = request
         self._id = acquired.lease
         self._live = True
@@ -44,12 +52,23 @@ class Lease:
         """Tokens that the tree owns."""
         self.known = count
         """Tokens whose ids are known."""
+        self._prompt = count
         self._appended = bytearray()
         self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
         return f"<Lease {self._id} [{state if self._live else 'released'}]>"
+
+    def __del__(self) -> None:
+        if self._live and not (self._port.closed or self._port.ref.stopped):
+            warnings.warn(
+                f"{self!r} was dropped and not released: what it holds stays locked until the cache "
+                f"closes; use `async with`, or await release()",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,16 +82,16 @@ class Lease:
         await self.release()
 
     def pages(self, component: str) -> memoryview:
-        """Answer the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
+        """Return the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
         index = self._index(component, snapshot=False)
         return self._tables[index].view()
 
     def start(self, component: str) -> int:
-        """Answer the token at which the first page of `pages(component)` begins."""
+        """Return the token at which the first page of `pages(component)` begins."""
         return self._tables[self._index(component, snapshot=False)].start
 
     def state(self, component: str = "mamba") -> int | None:
-        """Answer the slot of the working state: the request's own, to be updated in place.
+        """Return the slot of the working state: the request's own, to be updated in place.
 
         Holds the state at `length` when the lease is fresh; None until the first extend where
         `length` is 0.
@@ -84,7 +103,7 @@ class Lease:
     def _index(self, component: str, *, snapshot: bool) -> int:
         if not self._live:
             raise self._released()
-        return self._cache.component_index(component, snapshot=snapshot)
+        return self._port.index(component, snapshot=snapshot)
 
     async def extend(
         self, count: int, *, deadline: float | None = None, stream: int | None = None
@@ -92,23 +111,24 @@ class Lease:
         """Take private pages for `count` more tokens, evicting under pressure.
 
         Says that all tokens so far have been computed, so windows let go what they have passed.
-        Waits up to `deadline` seconds (by default the configured time), first come first served;
-        raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
+        Waits up to `deadline` seconds (by default the configured time; 0 or less: not at all), first
+        come first served; raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
         takes nothing.
         """
         if not self._live:
             raise self._released()
         count = whole("extend: the number of tokens", count, 1)
         patience = -1.0 if deadline is None else max(0.0, seconds("deadline", deadline))
-        cache = self._cache
-        await cache.breathe()
+        port = self._port
+        await port.breathe()
         try:
-            extended: m.Extended = await cache.ask_now(
-                m.Extend(self._id, count, patience, cache.fences.record(stream or 0)),
-                self._request.trace,
+            extended = await port.ref.ask(
+                m.Extend(self._id, count, patience, port.fences.record(handle(stream))),
+                trace=self._request.trace,
             )
-        except BaseException:
+        except BaseException as error:
             await self._windows_moved()
+            port.refuse_stopped(error)
             raise
         self.extent += count
         self._begin_at(extended.starts)
@@ -118,14 +138,14 @@ class Lease:
 
     async def _windows_moved(self) -> None:
         """See where the windows are: the cache lets go of what they have passed, and may then refuse."""
-        if self._cache.windowed:
+        if self._port.windowed:
             with contextlib.suppress(BanyanError):  # the error of the extend itself says more
-                self._begin_at(await self._cache.ask_shielded(m.Windows(self._id), None))
+                self._begin_at(await self._port.ask_shielded(m.Windows(self._id)))
 
     def _begin_at(self, starts: tuple[int, ...]) -> None:
         if starts:
-            for index, _ in self._cache.windowed:
-                self._tables[index].begin_at(starts[index], self._cache.page_size)
+            for index, _ in self._port.windowed:
+                self._tables[index].begin_at(starts[index], self._port.page_size)
 
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published."""
@@ -148,27 +168,40 @@ class Lease:
         """
         if not self._live:
             raise self._released()
-        slot: int = await self._cache.ask(
-            m.Snapshot(self._id, word("component", component), whole("at", at), stream or 0),
+        slot = await self._port.ask(
+            m.Snapshot(self._id, word("component", component), whole("at", at), handle(stream)),
             trace=self._request.trace,
         )
         return None if slot < 0 else slot
 
     async def trim(self, count: int, *, stream: int | None = None) -> None:
-        """Give back the last `count` tokens' room: rejected drafts. Not behind what was computed."""
+        """Give back the last `count` tokens' room, and with it the ids told for them: rejected drafts.
+
+        Ids of the prompt stay known. Nothing that the cache knows to be computed can be trimmed: not
+        what is published, nor what had room when the last extend was asked for.
+        """
         if not self._live:
             raise self._released()
         count = whole("trim: the number of tokens", count, 0)
-        extent: int = await self._cache.ask(
-            m.Trim(self._id, count, self._cache.fences.record(stream or 0)),
+        extent = await self._port.ask(
+            m.Trim(self._id, count, self._port.fences.record(handle(stream))),
             trace=self._request.trace,
         )
-        page = self._cache.page_size
+        page = self._port.page_size
         surplus = -(-self.extent // page) - -(-extent // page)
-        for rule, table in zip(self._cache.rules, self._tables, strict=True):
+        for rule, table in zip(self._port.rules, self._tables, strict=True):
             if not rule.snapshot:
                 table.drop_end(surplus)
         self.extent = extent
+        if count:
+            self._forget_ids(max(self._prompt, extent))
+
+    def _forget_ids(self, known: int) -> None:
+        """Forget ids behind a position; the cache actor has done the same with those it was told."""
+        surplus = (self.known - known) * TOKEN_BYTES
+        if surplus > 0:
+            del self._appended[max(0, len(self._appended) - surplus) :]
+            self.known = known
 
     async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
         """Hand computed pages up to `upto` (floored to a page) over; answer the length reached.
@@ -181,9 +214,9 @@ class Lease:
             raise self._released()
         target = min(self.extent, self.known) if upto is None else whole("upto", upto)
         appended = bytes(self._appended)
-        cache = self._cache
-        published: m.Published = await cache.ask(
-            m.Publish(self._id, target, appended, cache.fences.record(stream or 0)),
+        port = self._port
+        published = await port.ask(
+            m.Publish(self._id, target, appended, port.fences.record(handle(stream))),
             trace=self._request.trace,
         )
         if appended:
@@ -191,19 +224,27 @@ class Lease:
         self.published = published.length
         self._begin_at(published.starts)
         for index, position, pages in published.patches:
-            self._tables[index].patch(position, pages, cache.page_size)
+            self._tables[index].patch(position, pages, port.page_size)
         return published.length
 
     async def release(self, *, stream: int | None = None) -> None:
-        """Give back everything; idempotent, and not cancelled half-way."""
+        """Give back everything; idempotent, and not cancelled half-way.
+
+        Never raises for what happened to the cache: one that has closed, or crashed, holds nothing
+        that could be given back, and says so itself where its block is left.
+        """
         if self._live:
+            port, trace = self._port, self._request.trace
+            release = m.Release(self._id, port.fences.record(handle(stream)))
             self._live = False
             try:
-                await self._cache.ask_shielded(
-                    m.Release(self._id, self._cache.fences.record(stream or 0)), self._request.trace
-                )
-            except (Closed, ActorStopped):
-                pass  # a closed cache holds nothing that could be given back
+                try:
+                    port.ref.call(release, trace)
+                except WouldWait:
+                    # A release that had begun is asked again: that finds nothing left to do.
+                    await port.ask_shielded(release, trace)
+            except (Closed, ActorStopped, ActorCrashed):
+                pass
             finally:
                 self._request.released(self.hit, self.extent, self.published)
 

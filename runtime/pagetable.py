@@ -24,7 +24,7 @@ class GrowingTable:
         return (self._last - self._first) // PAGE_ID_BYTES
 
     def view(self) -> memoryview:
-        """Answer the ids as a read-only memoryview of int32, without a copy."""
+        """Return the ids as a read-only memoryview of int32, without a copy."""
         return memoryview(self._buffer)[self._first : self._last].toreadonly().cast("i")
 
     def append(self, pages: bytes) -> None:

@@ -39,8 +39,9 @@ def test_the_program_in_the_readme_embeds_a_cache(tmp_path):
     assert run(program, tmp_path) == "0 tokens reused\n512 tokens reused\n"
 
 
-def test_each_program_in_the_tutorial_prints_what_it_says(tmp_path):
-    programs = blocks((ROOT / "docs" / "tutorial.md").read_text(), "python")
+@pytest.mark.parametrize("page", ["tutorial.md", "how-to/speculative-decoding.md"])
+def test_each_program_of_a_page_prints_what_it_says(tmp_path, page):
+    programs = blocks((ROOT / "docs" / page).read_text(), "python")
     assert programs
     whole = "\n".join(programs)
     assert said(whole)
@@ -53,7 +54,7 @@ def test_ci_runs_the_readmes_command_for_the_tests():
     assert first.splitlines()[-1].endswith("banyankv demo")
 
 
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"])
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md"])
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import pytest
 import torch
-from banyankv import CacheConfig, ConfigError, ModelSpec, Namespace, PagedSpec, open_cache
+from banyankv import (
+    CacheConfig,
+    ConfigError,
+    ModelSpec,
+    Namespace,
+    PagedSpec,
+    SnapshotSpec,
+    StateTensor,
+    StoreConfig,
+    open_cache,
+)
+from banyankv.runtime.tokens import pack
 
 MODEL = ModelSpec(
     name="m",
@@ -28,7 +41,37 @@ TOKENS = [
     torch.zeros(2, dtype=torch.bfloat16),
     torch.zeros(2, requires_grad=True),
     b"",
+    {1, 2},
+    {1: 2},
+    (i for i in range(3)),
+    memoryview(b"abcd"),
+    np.array([1, -200], dtype=np.int32),
+    np.array([1, -200], dtype=np.int64),
+    np.array([1, 1 << 32], dtype=np.uint64),
+    torch.tensor([1, -200], dtype=torch.int32),
+    array("i", [1, -200]),
+    np.array([True]),
 ]
+
+FORMS = [
+    b"\x01\0\0\0\xff\0\0\0",
+    bytearray(b"\x01\0\0\0\xff\0\0\0"),
+    [1, 255],
+    (1, 255),
+    memoryview(b"\x01\0\0\0\xff\0\0\0").cast("I"),
+    array("q", [1, 255]),
+    np.array([1, 255], dtype=np.uint8),
+    np.array([1, 255], dtype=np.int32),
+    np.array([1, 255], dtype=">u4"),
+    np.array([1, 0, 255, 0], dtype=np.int64)[::2],
+    torch.tensor([1, 255], dtype=torch.uint8),
+    torch.tensor([1, 255]),
+]
+
+
+@pytest.mark.parametrize("tokens", FORMS, ids=lambda value: repr(value)[:40])
+def test_every_form_of_the_same_ids_is_the_same_key(tokens):
+    assert pack(tokens) == b"\x01\0\0\0\xff\0\0\0"
 
 
 @pytest.mark.parametrize("tokens", TOKENS, ids=lambda value: repr(value)[:30])
@@ -50,6 +93,9 @@ async def test_tokens(dispatch, tokens):
         {"priority": 1.5},
         {"deadline": "x"},
         {"deadline": float("nan")},
+        {"session": 7},
+        {"session": "\ud800"},
+        {"stream": "x"},
     ],
     ids=repr,
 )
@@ -100,6 +146,64 @@ async def test_evict(dispatch, args):
         with pytest.raises(ConfigError):
             await cache.evict(*args)
         await still_serves(cache)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model": None},
+        {"l1": {"full": 1.5, "swa": 4}},
+        {"l1": {"full": True, "swa": 4}},
+        {"l1": None},
+        {"l1": {"full": 4}},
+        {"l1": {"full": 4, "swa": 0}},
+        {"l2": {"full": None, "swa": 4}},
+        {"l2": 7},
+        {"store": "folder"},
+        {"policy": None},
+        {"policy": "best"},
+        {"dispatch": 1},
+        {"device": None},
+        {"seed": "x"},
+        {"prefetch_threshold": 0},
+        {"prefetch_threshold": 1.5},
+        {"room_timeout": float("nan")},
+        {"room_timeout": -1},
+        {"room_timeout": "x"},
+        {"store_timeout": float("nan")},
+        {"store_timeout": 0},
+    ],
+    ids=repr,
+)
+def test_a_configuration_refuses_what_it_cannot_mean(wrong):
+    with pytest.raises(ConfigError):
+        CacheConfig(**{"model": MODEL, "l1": {"full": 64, "swa": 64}, **wrong})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StoreConfig(path="", max_bytes=1 << 20),
+        lambda: StoreConfig(path="a\0b", max_bytes=1 << 20),
+        lambda: StoreConfig(path="a", max_bytes=1.5e9),
+        lambda: PagedSpec(name="full", layers=1.5),
+        lambda: PagedSpec(name="full", window=-1),
+        lambda: PagedSpec(name="full", window=None),
+        lambda: PagedSpec(name="full", dtype=None),
+        lambda: PagedSpec(name=7),
+        lambda: PagedSpec(name="full", rule=None),
+        lambda: StateTensor("s", (1.5,)),
+        lambda: StateTensor("s", [1]),
+        lambda: SnapshotSpec(states=("s",)),
+        lambda: ModelSpec(name="\ud800", components=MODEL.components),
+        lambda: ModelSpec(name="m", components=list(MODEL.components)),
+        lambda: ModelSpec(name="m", components=("full",)),
+        lambda: ModelSpec(name="m", page_size=2.0, components=MODEL.components),
+    ],
+)
+def test_a_specification_refuses_what_it_cannot_mean(make):
+    with pytest.raises(ConfigError):
+        make()
 
 
 def opened(dispatch):

@@ -197,10 +197,12 @@ async def test_an_operation_that_closing_cuts_off_is_no_crash(dispatch, autojump
 async def test_an_operation_that_ends_in_a_closing_cache_is_no_crash(steps):
     """Its last act may be to tell the cache something, and nobody is there to hear it any more."""
     ends: list[type | None] = []
+    leases = []
 
     async def turn(cache) -> None:
         try:
             lease = await cache.acquire(range(100))
+            leases.append(lease)
             await lease.extend(100)
             await lease.publish()
         except BanyanError as error:
