@@ -85,7 +85,7 @@ class Port:
             self.refuse_stopped(error)
             raise
 
-    async def ask_shielded(self, msg: Message[T], trace: Trace | None = None) -> T:
+    async def ask_shielded(self, msg: Message[Any], trace: Trace | None = None) -> Any:
         """Have an operation done even for a cancelled caller."""
         with trio.CancelScope(shield=True):
             return await self.ref.ask(msg, trace=trace)

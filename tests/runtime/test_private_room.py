@@ -89,6 +89,10 @@ async def test_a_snapshot_again_after_a_publish_that_had_to_stop(dispatch):
     async def hold(*_: object) -> None:
         await gate.wait()
 
+    async def reuse(cache):
+        async with await cache.acquire(PROMPT):
+            pass
+
     gate.set()
     lower = config(dispatch, l2=True)
     async with open_cache(lower, before_copy=hold) as cache, trio.open_nursery() as nursery:
@@ -100,7 +104,7 @@ async def test_a_snapshot_again_after_a_publish_that_had_to_stop(dispatch):
         await cache.settle()
         await cache.evict("full", 32)
         gate = trio.Event()
-        nursery.start_soon(cache.acquire, PROMPT)
+        nursery.start_soon(reuse, cache)
         await trio.testing.wait_all_tasks_blocked()
         await late.extend(8)
         await late.snapshot(at=8)
