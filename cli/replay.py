@@ -17,7 +17,7 @@ from ..components.policies import POLICIES
 from ..errors import ConfigError
 from ..replay.presets import capacities, load_model
 from ..replay.report import ReplayResult
-from ..replay.run import Replay
+from ..replay.run import CONCURRENCY, Replay
 from ..replay.workloads import Workload, open_workload
 from ..runtime.config import CacheConfig, StoreConfig
 from ..telemetry import configure_telemetry
@@ -38,7 +38,7 @@ def replay(
     model: Annotated[str, Parameter(group=_RUN)] = "full",
     page_size: Annotated[int | None, Parameter(group=_RUN)] = None,
     limit: Annotated[int | None, Parameter(group=_RUN)] = None,
-    concurrency: Annotated[int, Parameter(group=_RUN)] = 1,
+    concurrency: Annotated[int, Parameter(group=_RUN)] = CONCURRENCY,
     policy: Annotated[str, Parameter(group=_RUN)] = "lru",
     l1_tokens: Annotated[int, Parameter(group=_ROOM)] = 262_144,
     l2_tokens: Annotated[int, Parameter(group=_ROOM)] = 1_048_576,
@@ -51,8 +51,8 @@ def replay(
 ) -> int:
     """Replay a workload through a cache and compare every reused byte.
 
-    Requests run one after the other, each when the copies that the one before caused are over:
-    hits then do not depend on this machine's speed, and `turns per second` includes the copies.
+    Requests overlap, as on a server. With `--concurrency 1` they run one after the other, each when
+    the copies that the one before caused are over: hits then depend on the workload alone.
     Only prompts are published, because a trace does not tell the answers. Ctrl-C stops, says what
     was done and leaves a store that can be used.
 
@@ -69,7 +69,7 @@ def replay(
     limit
         Run only so many requests.
     concurrency
-        Requests under way at once.
+        Requests under way at once, as far as L1 has room for them.
     policy
         What is evicted first: lru, lru_k, lfu, slru, fifo or priority.
     l1_tokens
@@ -136,6 +136,7 @@ def _rows(result: ReplayResult) -> list[tuple[str, str]]:
     hit, moved = result.hit_tokens, result.moved_bytes
     return [
         ("requests", _count(result.requests)),
+        ("  at once, at most", _count(result.concurrency)),
         ("  refused for lack of room", _count(result.refused)),
         ("tokens", _count(result.tokens)),
         ("hit tokens", _count(hit.total)),

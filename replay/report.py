@@ -41,6 +41,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: str
     model: str
+    concurrency: int
     requests: int
     tokens: int
     hit_tokens: HitTokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import trio
@@ -12,18 +12,24 @@ from ..errors import IntegrityError
 from ..runtime.cache import Cache, open_cache
 from ..runtime.config import CacheConfig
 from ..spec import Namespace
+from .admission import Admission
 from .report import AcquireTimes, Checks, ReplayResult, Sample
 from .toy_engine import Tally, ToyEngine
-from .workloads import Turn, Workload
+from .workloads import Workload
 
 SAMPLES = 400
 """Samples of one replay, about."""
+
+CONCURRENCY = 4
+"""Requests under way at once where nobody says otherwise."""
 
 
 class Replay:
     """One run of a workload on a cache of its own.
 
-    `samples` fill while it runs. `on_turn` is called with the tally after each request.
+    With `concurrency` 1 a request begins when the one before is over, and the copies that it caused:
+    what is reused then depends on the workload alone. With more, requests overlap as on a server, and
+    what is reused depends on the machine's speed too. `samples` fill while it runs. `on_turn` is called with the tally after each request.
     """
 
     def __init__(
@@ -31,7 +37,7 @@ class Replay:
         config: CacheConfig,
         workload: Workload,
         *,
-        concurrency: int = 1,
+        concurrency: int = CONCURRENCY,
         namespace: Namespace | None = None,
         on_turn: Callable[[Tally], None] | None = None,
     ) -> None:
@@ -44,16 +50,15 @@ class Replay:
         self._scope = trio.CancelScope()
 
     def stop(self) -> None:
-        """Cancel the requests under way and start no more; `run` answers what was done."""
+        """Cancel the requests under way and start no more; `run` returns what was done."""
         self._scope.cancel()
 
     async def run(self) -> ReplayResult:
-        """Run the workload; answer its figures once nothing is in flight any more.
+        """Run the workload; return its figures once nothing is in flight any more.
 
-        Where there are lower tiers, a request begins when the copies that the one before caused are
-        over: what is reused then depends on the workload alone. At the end all invariants are
+        At the end all invariants are
         checked and the cache is flushed, and any page that is not free then is a leak. Raises what
-        `open_cache` raises; cancelled from outside it gives no answer.
+        `open_cache` raises; cancelled from outside it returns nothing.
         """
         room = self._config.l1[self._config.model.components[0].name] * (
             self._config.model.page_size
@@ -61,21 +66,25 @@ class Replay:
         async with open_cache(self._config) as cache:
             engine = ToyEngine(cache, self._config.model, self._namespace, room)
             started = time.perf_counter()
+            admission = Admission(iter(self._workload), room, self._config.model.page_size)
             with self._scope:
-                turns = iter(self._workload)
                 async with trio.open_nursery() as nursery:
                     for _ in range(self._concurrency):
-                        nursery.start_soon(self._work, cache, engine, turns)
+                        nursery.start_soon(self._work, cache, engine, admission)
             seconds = time.perf_counter() - started
             await cache.settle()
             return await self._result(cache, engine.tally, seconds)
 
-    async def _work(self, cache: Cache, engine: ToyEngine, turns: Iterator[Turn]) -> None:
+    async def _work(self, cache: Cache, engine: ToyEngine, admission: Admission) -> None:
+        """Serve requests, one after the other, until there are no more."""
         every = max(1, len(self._workload) // SAMPLES)
         tally = engine.tally
-        for turn in turns:
-            await engine.turn(turn)
-            if self._config.l2 is not None:
+        while True:
+            async with admission.next() as turn:
+                if turn is None:
+                    return
+                await engine.turn(turn)
+            if self._concurrency == 1:
                 await cache.settle()
             if self._on_turn is not None:
                 self._on_turn(tally)
@@ -106,6 +115,7 @@ class Replay:
         return ReplayResult(
             workload=self._workload.name,
             model=self._config.model.name,
+            concurrency=self._concurrency,
             requests=tally.requests,
             tokens=tally.tokens,
             hit_tokens=hit,

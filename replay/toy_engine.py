@@ -9,6 +9,7 @@ from array import array
 from time import perf_counter_ns
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from ..errors import DeadlineExceeded, NoCapacity
@@ -123,6 +124,7 @@ class ToyEngine:
                 await self._publish(lease, prefixes, end)
             self.tally.operations += 1
             position = end
+            await trio.lowlevel.checkpoint()  # while an engine's device computes, others go on
 
     async def _publish(self, lease: Lease, prefixes: Hashes, upto: int) -> None:
         """Publish; compare the pages that came into a table in place of private ones."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from banyankv.replay.presets import PRESETS, capacities, load_model
-from banyankv.replay.run import Replay
+from banyankv.replay.run import CONCURRENCY, Replay
 from banyankv.replay.toy_engine import ToyEngine
 from banyankv.replay.workloads import BLOCK, Turn, Workload, expand, open_workload
 from banyankv.runtime.cache import open_cache
@@ -60,7 +60,8 @@ async def test_with_room_for_everything_hits_are_those_of_the_independent_script
 ):
     requests = branching(seed=page_size, count=40)
     spec = load_model(model, page_size)
-    result = await Replay(config(spec, 200_000, dispatch=dispatch), workload_of(requests)).run()
+    run = Replay(config(spec, 200_000, dispatch=dispatch), workload_of(requests), concurrency=1)
+    result = await run.run()
     assert result.sound, result.problem
     assert result.requests == len(requests)
     assert result.fingerprints.checked > 0
@@ -159,9 +160,40 @@ async def test_stop_ends_a_run_between_requests():
     assert result.sound
 
 
+async def test_requests_overlap_but_never_those_of_one_session_nor_more_than_fit(monkeypatch):
+    workload = open_workload("generated:multi-turn:sessions=5,turns=6,new=300")
+    under_way, most = [], 0
+    serve = ToyEngine.turn
+
+    async def watched(self, turn):
+        nonlocal most
+        assert turn.session not in [other.session for other in under_way]
+        under_way.append(turn)
+        most = max(most, len(under_way))
+        assert sum(len(turn.tokens) for turn in under_way) <= 4096
+        await serve(self, turn)
+        under_way.remove(turn)
+
+    monkeypatch.setattr(ToyEngine, "turn", watched)
+    result = await Replay(config(load_model("full+swa"), 4096, 8192), workload).run()
+    assert result.sound, result.problem
+    assert (result.concurrency, result.refused) == (CONCURRENCY, 0)
+    assert 1 < most <= CONCURRENCY
+    assert result.hit_tokens.total > 0
+
+
+async def test_a_prompt_that_never_fits_is_refused_and_the_others_go_on():
+    sizes = (600, 64, 600, 64)
+    prompts = [np.full(size, i, np.uint32) for i, size in enumerate(sizes)]
+    workload = Workload("mixed", sizes, lambda i: Turn(None, prompts[i]))
+    result = await Replay(config(load_model("full"), 320, room_timeout=0.0), workload).run()
+    assert (result.requests, result.refused) == (4, 2)
+    assert result.sound, result.problem
+
+
 async def test_samples_follow_the_run():
     workload = open_workload("generated:multi-turn:sessions=3,turns=4,new=64")
-    replay = Replay(config(load_model("full"), 4096, 8192), workload)
+    replay = Replay(config(load_model("full"), 4096, 8192), workload, concurrency=1)
     result = await replay.run()
     assert [sample.requests for sample in replay.samples] == list(range(1, 13))
     last = replay.samples[-1]
@@ -174,7 +206,7 @@ async def test_samples_follow_the_run():
 async def test_the_conversation_trace_begins_as_the_script_says(traces, model):
     path = traces / "mooncake_conversation_trace.jsonl"
     workload = open_workload(str(path), 300)
-    result = await Replay(config(load_model(model), 5_000_000), workload).run()
+    result = await Replay(config(load_model(model), 5_000_000), workload, concurrency=1).run()
     assert result.sound, result.problem
     requests = script.read(path, 300)
     assert result.tokens == sum(length for length, _ in requests)
@@ -195,7 +227,7 @@ async def test_on_the_conversation_trace_each_tier_adds_hits(traces, model, tmp_
     ]
     rates = []
     for run in runs:
-        result = await Replay(run, workload).run()
+        result = await Replay(run, workload, concurrency=1).run()
         assert result.sound, result.problem
         rates.append(result.hit_rate)
     requests = script.read(path, 600)
