@@ -27,13 +27,12 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Something that happened in a room; each room subclasses it beside the actor that reports it.
 
     `started` and `ended` are nanoseconds of `time.time_ns()`; `trace` is the request it was done for,
-    `links` are the further requests that one piece of batched work was done for.
+    None where that is not sampled, or for work that served no one request.
     """
 
     started: int
     ended: int
     trace: Trace | None = None
-    links: tuple[Trace, ...] = ()
     error: str = ""
 
 

@@ -39,7 +39,7 @@ class Bench:
         self.curves: list[Curve] = []
 
     def scale(self, full: int, tiny: int) -> int:
-        """Answer a size: `full`, or `tiny` in a smoke test."""
+        """Return a size: `full`, or `tiny` in a smoke test."""
         return tiny if self.tiny else full
 
     async def interleave(self, contenders: Mapping[str, Contender]) -> Samples:

@@ -36,7 +36,7 @@ class Forest:
         self._leaves = 0
 
     def fresh(self, count: int) -> bytes:
-        """Answer `count` new tokens that agree with nothing in their first page."""
+        """Return `count` new tokens that agree with nothing in their first page."""
         self._marks += 1
         return (
             self._marks.to_bytes(TOKEN_BYTES, "little")

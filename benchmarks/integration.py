@@ -78,7 +78,7 @@ class _TimedEngine(TransformersEngine):
 
 
 async def measure(family: str) -> dict[str, float]:
-    """Answer the medians in ms of one family."""
+    """Return the medians in ms of one family."""
     model = load(family)
     layout = describe(model)
     dice = random.Random(0)

@@ -47,7 +47,7 @@ class Prompts:
         self._source = random.Random(length)
 
     def batch(self) -> list[_Prompt]:
-        """Answer the prompts of one round."""
+        """Return the prompts of one round."""
         return [
             np.frombuffer(random_tokens(self._source, self.length), np.uint32)
             for _ in range(self._count)

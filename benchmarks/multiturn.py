@@ -72,7 +72,7 @@ class Played(msgspec.Struct, frozen=True):
     said: list[str]
 
     def hit_rate(self, turns: list[Turn]) -> float:
-        """Answer the reused part of the turns' prompt tokens."""
+        """Return the reused part of the turns' prompt tokens."""
         return sum(turn.cached for turn in turns) / sum(turn.prompt for turn in turns)
 
 

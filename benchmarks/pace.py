@@ -129,7 +129,7 @@ class Pace:
         return Samples(quiet if len(quiet) >= min(_ENOUGH, self.rounds) else every)
 
     async def _measure(self, contender: Contender) -> tuple[Figures, bool]:
-        """Answer one contender's figures, and whether the machine was fast all the while."""
+        """Return one contender's figures, and whether the machine was fast all the while."""
         tries = 0
         while True:
             before = loop_us()

@@ -79,7 +79,7 @@ class Peers:
 
 
 def find(rows: list[dict[str, Any]], **wanted: str | int) -> dict[str, Any]:
-    """Answer the harness's row that says what is wanted; raises `ConfigError` where there is none."""
+    """Return the harness's row that says what is wanted; raises `ConfigError` where there is none."""
     for row in rows:
         if all(row.get(name) == value for name, value in wanted.items()):
             return row

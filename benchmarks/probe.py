@@ -64,7 +64,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident() -> int:
-    """Answer this process's resident bytes."""
+    """Return this process's resident bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
@@ -119,7 +119,7 @@ class _Sessions:
         return workload.random_tokens(self._source, workload.TURNS * workload.NEW_TOKENS)
 
     def next(self) -> bytes:
-        """Answer the next prompt, of any open session."""
+        """Return the next prompt, of any open session."""
         place = self._source.randrange(len(self._open))
         self._turn[place] += 1
         length = self._turn[place] * workload.NEW_TOKENS

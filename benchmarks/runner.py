@@ -49,7 +49,7 @@ def _machine(loops: Sequence[float]) -> Machine:
 
 
 def _cpu() -> str:
-    """Answer the processor's name where the system tells it."""
+    """Return the processor's name where the system tells it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -26,17 +26,17 @@ _TOKEN_SEED = 99
 
 
 def pool_tokens(sessions: int = SESSIONS, turns: int = TURNS) -> int:
-    """Answer the room for tokens: a multiple of 64, so that it is whole pages of every size."""
+    """Return the room for tokens: a multiple of 64, so that it is whole pages of every size."""
     return int(sessions * turns * NEW_TOKENS * POOL_SHARE) // 64 * 64
 
 
 def pool_states(sessions: int = SESSIONS, turns: int = TURNS) -> int:
-    """Answer the room for states, of which each turn leaves one at its end."""
+    """Return the room for states, of which each turn leaves one at its end."""
     return int(sessions * turns * POOL_SHARE)
 
 
 def turn_order(kind: str, sessions: int = SESSIONS, turns: int = TURNS) -> list[int]:
-    """Answer which session each turn belongs to.
+    """Return which session each turn belongs to.
 
     `uniform`: any unfinished session; `rolling`: a limited number is open, and where one ends the
     next opens.
@@ -63,12 +63,12 @@ def turn_order(kind: str, sessions: int = SESSIONS, turns: int = TURNS) -> list[
 
 
 def session_tokens(sessions: int = SESSIONS, turns: int = TURNS) -> list[bytes]:
-    """Answer all tokens of each session, packed."""
+    """Return all tokens of each session, packed."""
     source = random.Random(_TOKEN_SEED)
     return [random_tokens(source, turns * NEW_TOKENS) for _ in range(sessions)]
 
 
 def random_tokens(source: random.Random, count: int) -> bytes:
-    """Answer `count` tokens that no other call answers, packed."""
+    """Return `count` tokens that no other call returns, packed."""
     numbers = np.random.default_rng(source.getrandbits(63))
     return numbers.integers(0, VOCABULARY, count, dtype=np.int64).astype("<u4").tobytes()

@@ -32,7 +32,7 @@ for _verb in (replay, check_store, bench, demo, serve, verify_layers):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and answer its exit code; `arguments` are the process's by default."""
+    """Run the command line and return its exit code; `arguments` are the process's by default."""
     try:
         code = app(
             sys.argv[1:] if arguments is None else list(arguments),
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Answer the exit code of an error that has one, in one line; raise any other."""
+    """Return the exit code of an error that has one, in one line; raise any other."""
     first = _first(error)
     if isinstance(first, KeyboardInterrupt):
         return INTERRUPTED

@@ -67,7 +67,7 @@ class Telemetry:
             log_request(outcome, request.trace)
 
     def fact(self, fact: Fact) -> None:
-        """Take one fact: a span if it carries a trace, nothing otherwise."""
+        """Take one fact: a span where it carries a trace, nothing otherwise."""
         self._spans.fact(fact)
 
     def hop(self, hop: Hop) -> None:
@@ -79,7 +79,7 @@ class Telemetry:
         return self._hop_totals.view()
 
     def register_metrics(self, read: ReadStats) -> Callable[[], None]:
-        """Export what `read` reads until the function answered here is called, at close.
+        """Export what `read` reads until the function returned here is called, at close.
 
         `read` runs on the exporter's thread. Raises `ConfigError` for readings that are not in the
         catalogue.

@@ -2,7 +2,7 @@
 
 A fact's class gives the span its name and the fact's own fields give it attributes, so that this
 room needs no word of the rooms that report. `AcquireDone` becomes `banyankv.acquire`, likewise
-`promote`, `prefetch`, `evict`, `publish` and `copy`; a `StoreCall` becomes `banyankv.store.<verb>`.
+`promote`, `prefetch`, `evict` and `publish`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import msgspec
 from opentelemetry.context import Context
 from opentelemetry.trace import (
-    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -36,28 +35,26 @@ class _Shape(msgspec.Struct, frozen=True):
     """What one fact class looks like as a span."""
 
     name: str
-    has_verb: bool
     attributes: tuple[tuple[str, str], ...]
     """(field, attribute key) of each field that the class has beyond `Fact`."""
 
 
 @functools.cache
 def _shape(kind: type[Fact]) -> _Shape:
-    stem = re.sub(r"(Done|Call)$", "", kind.__name__)
+    stem = kind.__name__.removesuffix("Done")
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", stem).lower()
     own = [field for field in kind.__struct_fields__ if field not in Fact.__struct_fields__]
     attributes = tuple((field, PREFIX + field) for field in own)
-    return _Shape(name=PREFIX + name, has_verb="verb" in own, attributes=attributes)
+    return _Shape(name=PREFIX + name, attributes=attributes)
 
 
 def span_name(fact: Fact) -> str:
-    """Name the span of `fact`: the class without `Done` or `Call`, and its `verb` if it has one."""
-    shape = _shape(type(fact))
-    return f"{shape.name}.{_scalar(fact.verb)}" if shape.has_verb else shape.name  # type: ignore[attr-defined]
+    """Name the span of `fact`: its class without `Done`."""
+    return _shape(type(fact)).name
 
 
 def span_attributes(fact: Fact) -> dict[str, Scalar]:
-    """Build the attributes of `fact`: its own scalar fields under `banyankv.`, enums by name.
+    """Build the attributes of `fact`: its own scalar fields under `banyankv.`, enums by value.
 
     Fields that are None, bytes or collections have no attribute: token and page lists stay out.
     """
@@ -70,8 +67,8 @@ def span_attributes(fact: Fact) -> dict[str, Scalar]:
 
 
 def _scalar(value: object) -> Scalar | None:
-    if isinstance(value, enum.Enum):
-        return value.value if isinstance(value, str) else value.name.lower()
+    if isinstance(value, enum.StrEnum):
+        return value.value
     return value if isinstance(value, str | bool | int | float) else None
 
 
@@ -97,22 +94,21 @@ class SpanObserver:
     """Turns facts into spans of `tracer`; a fact without a trace costs one comparison.
 
     The parent comes from the fact alone: a step may run in the stack of another request, whose
-    current context must not leak in. Start and end are the fact's own. Further requests that a
-    batch served become links. Nothing is built where the provider's sampler says no after all.
+    current context must not leak in. Start and end are the fact's own. Nothing is built where the
+    provider's sampler says no after all.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def fact(self, fact: Fact) -> None:
-        """Take one fact; one that carries no trace has no span, whatever its links say."""
+        """Take one fact; one that carries no trace has no span."""
         if fact.trace is None:
             return
         parent = set_span_in_context(NonRecordingSpan(_span_context(fact.trace)), Context())
         span = self._tracer.start_span(
             span_name(fact),
             context=parent,
-            links=[Link(_span_context(trace)) for trace in fact.links],
             start_time=fact.started,
         )
         if not span.is_recording():

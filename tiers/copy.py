@@ -15,7 +15,7 @@ import numpy as np
 import trio
 
 from ..actors.faults import Faults
-from ..actors.observer import Fact, Observer, Trace
+from ..actors.observer import Fact, Observer
 from ..errors import BanyanError, ConfigError, IntegrityError, TierUnavailable
 from ..spec import Tier
 from .arena import HostArena
@@ -59,8 +59,6 @@ class CopyEngine(Protocol):
         *,
         fence: int = 0,
         arrived: Arrived | None = None,
-        trace: Trace | None = None,
-        links: tuple[Trace, ...] = (),
     ) -> None:
         """Copy every move of `batch` from tier `src` to tier `dst`; all bytes are there on return.
 
@@ -103,8 +101,6 @@ class BatchRunner(ABC):
         *,
         fence: int = 0,
         arrived: Arrived | None = None,
-        trace: Trace | None = None,
-        links: tuple[Trace, ...] = (),
     ) -> None:
         """See `CopyEngine`."""
         if {src, dst} != {Tier.L1, Tier.L2}:
@@ -118,8 +114,6 @@ class BatchRunner(ABC):
                     CopyDone(
                         started=started,
                         ended=time.time_ns(),
-                        trace=trace,
-                        links=links,
                         error=error,
                         source=src.name,
                         target=dst.name,
