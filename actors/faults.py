@@ -9,9 +9,13 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from ..errors import BanyanError, ConfigError
+from .arguments import is_number, is_whole
 
 MESSAGE = "message"
 """The `where` of a message's edge, between sender and receiver."""
+
+COPY = "copy"
+"""The `where` of a batch of copies between tiers."""
 
 
 class FaultKind(enum.StrEnum):
@@ -27,13 +31,17 @@ class FaultKind(enum.StrEnum):
     HANG = "hang"
 
 
-_OF_MESSAGES = (
-    FaultKind.FAIL,
-    FaultKind.DELAY,
-    FaultKind.DROP,
-    FaultKind.DUPLICATE,
-    FaultKind.CRASH,
-)
+_POSSIBLE = {
+    MESSAGE: (
+        FaultKind.FAIL,
+        FaultKind.DELAY,
+        FaultKind.DROP,
+        FaultKind.DUPLICATE,
+        FaultKind.CRASH,
+    ),
+    # a batch has an asker: it cannot vanish
+    COPY: tuple(kind for kind in FaultKind if kind is not FaultKind.DROP),
+}
 
 
 class InjectedFault(BanyanError):
@@ -50,9 +58,9 @@ class Fault(
     """One kind of fault: at which places, at which of their matches, and what.
 
     At a message's edge, `sender` (`outside` for none), `receiver` and `message` (a type's name) are
-    patterns as in file names; elsewhere `key` is one, and `where` is the place's own word. The first
-    `nth` - 1 matches are spared; each further one is hit with `probability`, until it was hit `times`
-    times (0: no end). `seconds` is the length of a delay.
+    patterns as in file names; for a copy `key` is one, for `L1-L2` or `L2-L1`. The first `nth` - 1
+    matches are spared; each further one is hit with `probability`, until it was hit `times` times
+    (0: no end). `seconds` is the length of a delay. Raises ConfigError for what would never fire.
     """
 
     what: FaultKind
@@ -67,10 +75,25 @@ class Fault(
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.where == MESSAGE and self.what not in _OF_MESSAGES:
-            known = ", ".join(_OF_MESSAGES)
-            raise ConfigError(f"a message's fault is one of {known}, not {self.what}")
-        if self.nth < 1 or self.times < 0 or not 0 <= self.probability <= 1 or self.seconds < 0:
+        if self.where not in _POSSIBLE:
+            raise ConfigError(f"a fault is where {' or '.join(_POSSIBLE)} is, not {self.where!r}")
+        if not isinstance(self.what, FaultKind) or self.what not in _POSSIBLE[self.where]:
+            known = ", ".join(f"FaultKind.{kind.name}" for kind in _POSSIBLE[self.where])
+            raise ConfigError(f"a {self.where}'s fault is one of {known}, not {self.what!r}")
+        for pattern in (self.sender, self.receiver, self.message, self.key):
+            if not isinstance(pattern, str) or not pattern:
+                raise ConfigError(f"{self!r}: patterns are words, not {pattern!r}")
+        edge = (self.sender, self.receiver, self.message)
+        if (self.key != "*") if self.where == MESSAGE else (edge != ("*", "*", "*")):
+            raise ConfigError(
+                f"{self!r}: a message is chosen by sender, receiver and message, a copy by key"
+            )
+        if not (
+            is_whole(self.nth, 1)
+            and is_whole(self.times, 0)
+            and is_number(self.probability, 0, 1)
+            and is_number(self.seconds, 0)
+        ):
             raise ConfigError(
                 f"{self!r}: nth is at least 1, times and seconds are not negative, "
                 f"probability is between 0 and 1"
@@ -82,6 +105,11 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     faults: tuple[Fault, ...] = ()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for fault in self.faults:
+            if not isinstance(fault, Fault):
+                raise ConfigError(f"a fault plan holds Faults, not {fault!r}")
 
     def to_json(self) -> bytes:
         """Write the plan down."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, MailboxFull
+from .arguments import is_whole
 from .envelope import Envelope
 
 
@@ -33,8 +34,8 @@ class MailboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy.WAIT
 
     def __post_init__(self) -> None:
-        if self.bound < 1:
-            raise ConfigError(f"a mailbox needs a bound of at least 1, not {self.bound}")
+        if not is_whole(self.bound, 1):
+            raise ConfigError(f"a mailbox needs a bound of at least 1, not {self.bound!r}")
         if not isinstance(self.policy, Policy):
             names = ", ".join(Policy)
             raise ConfigError(f"mailbox policy {self.policy!r} is not a Policy ({names})")

@@ -13,6 +13,7 @@ import trio
 
 from ..errors import ActorCrashed, ConfigError
 from .actor import Actor
+from .arguments import is_number, is_whole
 from .dead_letters import Reason
 from .dispatch import stopped
 from .gate import DOWN, STOPPED
@@ -53,7 +54,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.first, self.most, self.jitter) < 0 or self.factor < 1:
+        times = (self.first, self.most, self.jitter)
+        if not all(is_number(time, 0) for time in times) or not is_number(self.factor, 1):
             raise ConfigError(f"{self!r}: times and jitter are not negative, the factor at least 1")
 
     def delay(self, recent: int, rng: random.Random) -> float:
@@ -73,6 +75,13 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart = Restart.PERMANENT
     stop_timeout: float = 5.0
 
+    def __post_init__(self) -> None:
+        _check_restart(self.restart)
+        if not is_number(self.stop_timeout, 0):
+            raise ConfigError(
+                f"{self.name}: stop_timeout is a number of seconds, not {self.stop_timeout!r}"
+            )
+
 
 class SupervisorSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A supervisor to start, with its children in their order.
@@ -88,6 +97,23 @@ class SupervisorSpec(msgspec.Struct, frozen=True, kw_only=True):
     period: float = 10.0
     backoff: Backoff = Backoff()
     restart: Restart = Restart.PERMANENT
+
+    def __post_init__(self) -> None:
+        _check_restart(self.restart)
+        if not isinstance(self.strategy, Strategy):
+            names = ", ".join(f"Strategy.{strategy.name}" for strategy in Strategy)
+            raise ConfigError(f"{self.name}: a strategy is one of {names}, not {self.strategy!r}")
+        if not is_whole(self.intensity, 0) or not is_number(self.period, 0):
+            raise ConfigError(
+                f"{self.name}: at most {self.intensity!r} restarts within {self.period!r} seconds "
+                f"cannot be counted"
+            )
+
+
+def _check_restart(restart: object) -> None:
+    if not isinstance(restart, Restart):
+        names = ", ".join(f"Restart.{restart.name}" for restart in Restart)
+        raise ConfigError(f"when to restart is one of {names}, not {restart!r}")
 
 
 class ActorNode:

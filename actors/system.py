@@ -119,7 +119,7 @@ class ActorSystem:
             factory=factory,
             name=name,
             mailbox=mailbox or MailboxSpec(),
-            restart=Restart.PERMANENT if restart is None else Restart(restart),
+            restart=Restart.PERMANENT if restart is None else restart,
             stop_timeout=stop_timeout,
         )
         node = self._make(spec, parent)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import trio
 
 from ..actors.faults import FaultAction, FaultKind, InjectedCrash
-from ..errors import ConfigError, TierUnavailable
+from ..errors import TierUnavailable
 
 Ids = npt.NDArray[np.int32]
 Groups = dict[str, tuple[Ids, Ids]]
@@ -24,7 +24,7 @@ async def go_wrong(
     `delay` and `duplicate` end well; `hang` waits to be cancelled, before anything was touched.
     The others fail, as a device does that notices: `fail` at once, `partial` when half of the pages
     have been copied, `corrupt` when the targets hold bytes of the wrong pages, `crash` with an error
-    that is no refusal. Raises `ConfigError` for `drop`: a batch has an asker, it cannot vanish.
+    that is no refusal. No plan can `drop` a batch, which has an asker.
     """
     match action.what:
         case FaultKind.DELAY:
@@ -44,7 +44,5 @@ async def go_wrong(
             raise TierUnavailable("injected: the wrong bytes were copied")
         case FaultKind.CRASH:
             raise InjectedCrash("injected: the copy engine crashed")
-        case FaultKind.FAIL:
+        case FaultKind.FAIL | FaultKind.DROP:
             raise TierUnavailable("injected: the copy failed")
-        case FaultKind.DROP:
-            raise ConfigError("a fault plan cannot drop a copy; use fail or hang")

@@ -29,16 +29,48 @@ def plan(what: FaultKind, **options: Any) -> FaultPlan:
 
 def test_a_plan_is_json_and_is_checked() -> None:
     made = FaultPlan(
-        seed=3, faults=(Fault(what=FaultKind.FAIL, where="store", key="get *", probability=0.5),)
+        seed=3, faults=(Fault(what=FaultKind.FAIL, where="copy", key="L1-*", probability=0.5),)
     )
     assert FaultPlan.from_json(made.to_json()) == made
-    assert b'"where":"store"' in made.to_json()
+    assert b'"where":"copy"' in made.to_json()
     with pytest.raises(ConfigError, match="not a fault plan"):
         FaultPlan.from_json(b'{"faults": [{"what": "explode"}]}')
     with pytest.raises(ConfigError, match="a message's fault is one of"):
         Fault(what=FaultKind.CORRUPT)
-    with pytest.raises(ConfigError, match="nth is at least 1"):
-        Fault(what=FaultKind.FAIL, nth=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"what": "crash"},
+        {"what": None},
+        {"where": "store"},
+        {"where": "copy", "what": FaultKind.DROP},
+        {"where": "copy", "receiver": "/l1"},
+        {"key": "L1-L2"},
+        {"receiver": None},
+        {"message": ""},
+        {"nth": 0},
+        {"nth": 1.5},
+        {"times": -1},
+        {"times": True},
+        {"probability": 1.1},
+        {"probability": "1"},
+        {"probability": float("nan")},
+        {"seconds": -1.0},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+    ],
+    ids=str,
+)
+def test_a_fault_that_could_never_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Fault(**{"what": FaultKind.FAIL, **wrong})
+
+
+def test_a_plan_holds_faults() -> None:
+    with pytest.raises(ConfigError, match="a fault plan holds Faults"):
+        FaultPlan(faults=("crash",))
 
 
 def test_decisions_follow_nth_times_probability_and_seed() -> None:
@@ -46,17 +78,17 @@ def test_decisions_follow_nth_times_probability_and_seed() -> None:
     hits = [faults.decide("copy", "l1>l2") is not None for _ in range(6)]
     assert hits == [False, False, True, True, False, False]
     assert faults.decide("copy", "l2>l1") is None
-    assert faults.decide("store", "l1>l2") is None
+    assert faults.decide("other", "l1>l2") is None
 
     def chances(seed: int, extra: tuple[Fault, ...] = ()) -> list[bool]:
-        fault = Fault(what=FaultKind.HANG, where="clock", probability=0.3, times=0)
+        fault = Fault(what=FaultKind.HANG, where="copy", probability=0.3, times=0)
         device = Faults(FaultPlan(seed=seed, faults=(fault, *extra)))
-        return [device.decide("clock", "tick") is not None for _ in range(400)]
+        return [device.decide("copy", "tick") is not None for _ in range(400)]
 
     assert chances(1) == chances(1)
     assert chances(1) != chances(2)
     # a further fault does not shift the chances of the first
-    assert chances(1, (Fault(what=FaultKind.FAIL, where="store"),)) == chances(1)
+    assert chances(1, (Fault(what=FaultKind.FAIL, where="copy", key="L1-*"),)) == chances(1)
     assert 80 < sum(chances(1)) < 160
     assert Faults(None).decide("copy", "x") is None
 

@@ -581,3 +581,23 @@ async def test_when_the_top_gives_up_nobody_waits_for_what_is_being_stopped(
     except Closed:
         closed = True
     assert closed
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Backoff(first=float("nan")),
+        lambda: Backoff(factor=0.5),
+        lambda: Backoff(jitter=-0.1),
+        lambda: ChildSpec(factory=Counter, name="c", restart="never"),
+        lambda: ChildSpec(factory=Counter, name="c", stop_timeout=float("nan")),
+        lambda: SupervisorSpec(name="s", strategy="one_for_all"),
+        lambda: SupervisorSpec(name="s", restart="permanent"),
+        lambda: SupervisorSpec(name="s", intensity=-1),
+        lambda: SupervisorSpec(name="s", intensity=1.5),
+        lambda: SupervisorSpec(name="s", period=float("nan")),
+    ],
+)
+def test_a_specification_that_cannot_be_meant_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError):
+        make()
