@@ -15,6 +15,8 @@ from .move_messages import (
     Drop,
     Evict,
     EvictLeaves,
+    Foot,
+    Footing,
     Freed,
     Moved,
     Read,
@@ -240,16 +242,6 @@ class ComponentActor(CoverageActor):
     def unbacked(self, msg: Unbacked) -> tuple[tuple[int, int], ...]:
         """Answer what L1 has and L2 lacks, with its number of pages."""
         found: list[tuple[int, int]] = []
-        if msg.climb:
-            record = self._records.get(msg.nodes[-1])
-            while record is not None and record.id and record.at[Tier.L2] is None:
-                payload = record.at[Tier.L1]
-                if payload is None or payload.writer:
-                    return ()
-                found.append((record.id, len(payload.pages) // PAGE_ID_BYTES))
-                record = record.parent
-            found.reverse()
-            return tuple(found)
         for node in msg.nodes:
             record = self._records.get(node)
             if record is not None and record.at[Tier.L2] is None:
@@ -257,6 +249,21 @@ class ComponentActor(CoverageActor):
                 if payload is not None and not payload.writer:
                     found.append((node, len(payload.pages) // PAGE_ID_BYTES))
         return tuple(found)
+
+    @handles(Foot)
+    def foot(self, msg: Foot) -> Footing:
+        """Return what L2 lacks from the root down to a node, and whether L1 has it."""
+        found: list[tuple[int, int]] = []
+        record = self._records.get(msg.node)
+        if record is None:
+            return Footing((), msg.node)
+        while record.id and record.at[Tier.L2] is None:
+            payload = record.at[Tier.L1]
+            if payload is None or payload.writer:
+                return Footing((), record.id)
+            found.append((record.id, len(payload.pages) // PAGE_ID_BYTES))
+            record = record.parent
+        return Footing(tuple(reversed(found)), None)
 
     @handles(Arrive)
     def arrive(self, msg: Arrive) -> m.PageList:

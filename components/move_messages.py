@@ -69,13 +69,32 @@ class Dead(Message[tuple[int, ...]], frozen=True):
 class Unbacked(Message[tuple[tuple[int, int], ...]], frozen=True):
     """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
 
-    With `climb` the answer is the chain from the highest unbacked ancestor of the last of `nodes`
-    down to it instead, so that L2 stays prefix-closed: empty where a link is not present on L1. Nodes
-    that are no longer there are left out.
+    Nodes that are no longer there are left out.
     """
 
     nodes: tuple[int, ...]
-    climb: bool = False
+
+
+class Footing(Reply, frozen=True):
+    """What L2 needs so that it holds a node and all above it.
+
+    `unbacked` is (node, pages) of those that L2 lacks and L1 has, top first. `hole` is the node that
+    neither has, so that L2 cannot hold what is below it; None where there is none.
+    """
+
+    unbacked: tuple[tuple[int, int], ...]
+    hole: int | None
+
+    @property
+    def firm(self) -> bool:
+        """Whether L2 holds the node and all above it already."""
+        return not self.unbacked and self.hole is None
+
+
+class Foot(Message[Footing], frozen=True):
+    """Ask on what `node` stands, or would stand, on L2: present there or arriving, from the root down."""
+
+    node: int
 
 
 class Arrive(Message[PageList], frozen=True):

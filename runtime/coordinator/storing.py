@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 import msgspec
 
 from ...components import messages as c
-from ...components.move_messages import Read, Slice, Unbacked
+from ...components.move_messages import Foot, Read, Slice
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
@@ -347,5 +347,5 @@ class Storing:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return not await self._parts.base.ref.ask(Unbacked((node,), climb=True))
+                return (await self._parts.base.ref.ask(Foot(node))).firm
         return False

@@ -8,7 +8,7 @@ their node stay in quarantine until the operation is over.
 from __future__ import annotations
 
 from ...components import messages as c
-from ...components.move_messages import Arrive, Freed, Moved, Unbacked
+from ...components.move_messages import Arrive, Foot, Freed, Moved, Unbacked
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
@@ -131,7 +131,7 @@ class Transfers:
         base = self._parts.base
         chain: dict[int, int] = {}
         for node in batch:
-            for id, pages in await base.ref.ask(Unbacked((node,), climb=True)):
+            for id, pages in (await base.ref.ask(Foot(node))).unbacked:
                 chain.setdefault(id, pages)
         operation = self.begin("backup", Tier.L2)
         moves: list[t.Move] = []

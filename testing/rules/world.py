@@ -15,6 +15,7 @@ from ...components.move_messages import (
     Dead,
     Drop,
     Evict,
+    Foot,
     Freed,
     Moved,
     Read,
@@ -56,10 +57,14 @@ class World(Reuse):
         if not path:
             return None
         if self.component.base:
-            found = self.actor.unbacked(Unbacked((path[-1].id,), climb=True))
+            footing = self.actor.foot(Foot(path[-1].id))
+            found = footing.unbacked
             expected = [at for at in path if at.prefix not in l2]
-            if any(l1[at.prefix].writer for at in expected if at.prefix in l1):
+            coming = [at.id for at in expected if at.prefix in l1 and l1[at.prefix].writer]
+            if coming:
+                assert footing.hole == coming[-1]
                 return None
+            assert footing.hole is None
         else:
             found = self.actor.unbacked(Unbacked(walked.path))
             expected = [

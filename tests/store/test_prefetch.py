@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+import trio
+import trio.testing
 from banyankv import (
     Cache,
     CacheConfig,
@@ -216,3 +218,77 @@ async def test_whatever_does_not_come_the_reuse_is_the_deepest_that_is_legal(see
         await serve(cache, TOKENS, (304, 512, 1024))
         assert await serve(cache, TOKENS, ()) == 1024
         await empty(cache)
+
+
+class Slow(MemoryStore):
+    """Holds back what it reads until it is told to `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = trio.Event()
+        self.go.set()
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        await self.go.wait()
+        return await super().get(keys)
+
+
+class Gate:
+    """Holds back copies to L1 until it is open."""
+
+    def __init__(self) -> None:
+        self.open = trio.Event()
+        self.open.set()
+
+    async def __call__(self, source: Tier, target: Tier, batch: object) -> None:
+        if target is Tier.L1:
+            await self.open.wait()
+
+
+async def test_nothing_fetched_hangs_below_a_parent_whose_l2_copy_has_gone(dispatch: str) -> None:
+    """The parent is on its way up to L1 when its copy on L2 goes: it is held on no tier by then."""
+    made, store, gate = config(dispatch), Slow(), Gate()
+    tokens = TOKENS[: 2 * CHUNK + 1]
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, tokens, (256, 512))
+    async with open_cache(made, store=store, before_copy=gate) as cache:
+        await serve(cache, tokens[:257], ())
+        await cache.evict("full", 99)
+        store.go, gate.open = trio.Event(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acquired, cache, tokens)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.start_soon(acquired, cache, tokens[:257])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await cache.evict("full", 99, Tier.L2)
+            store.go.set()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await cache.check()
+            gate.open.set()
+        await cache.settle()
+        await empty(cache)
+
+
+async def acquired(cache: Cache, tokens: Sequence[int]) -> None:
+    async with await cache.acquire(tokens) as lease:
+        positions_of(cache, lease)
+
+
+async def test_what_comes_after_its_asker_has_left_is_kept_or_given_back(dispatch: str) -> None:
+    made, store = config(dispatch, swa=100, states=True), Slow()
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS, (256, 512))
+    async with open_cache(made, store=store) as cache:
+        for count in (513, 257):
+            store.go = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(acquired, cache, TOKENS[:count])
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                nursery.cancel_scope.cancel()
+            store.go.set()
+            await empty(cache)
+    store.go = trio.Event()
+    async with trio.open_nursery() as nursery, open_cache(made, store=store) as cache:
+        nursery.start_soon(acquired, cache, TOKENS[:513])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        nursery.cancel_scope.cancel()  # closed while it reads
