@@ -117,6 +117,9 @@ class Storing:
                     items.append(item)
                 elif part.base:
                     break  # without FULL nobody could reuse the chunk
+        if not items:
+            del self._transfers.operations[operation.id]
+            return
         operation.nodes = (node,)
         operation.moved = self._bytes(items)
         await self._parts.below.ask(

@@ -136,9 +136,8 @@ class Transfers:
         operation = self.begin("backup", Tier.L2)
         moves: list[t.Move] = []
         backed = await self._back(operation, base, tuple(chain.items()), batch, moves)
-        operation.nodes = backed
+        nodes = operation.nodes = tuple(dict.fromkeys((*batch, *backed)))
         for part in self._parts.auxiliary:
-            nodes = tuple(dict.fromkeys((*batch, *backed)))
             # L2 keeps nothing of a node whose FULL it does not keep.
             found = [
                 pair
@@ -150,6 +149,15 @@ class Transfers:
             await self._start(operation, Tier.L1, Tier.L2, moves)
         else:
             del self.operations[operation.id]
+            self._backed(operation)
+
+    def _backed(self, operation: Operation) -> None:
+        """Let nodes that were due for a backup be due for a save: whatever joined them, if anything.
+
+        The store is asked what of them it lacks, so that nothing goes there twice.
+        """
+        if self._parts.store:
+            self._due.unsaved.update(dict.fromkeys(operation.nodes))
 
     async def _back(
         self,
@@ -220,8 +228,8 @@ class Transfers:
         await self.settle(operation, ok=msg.ok)
         if not msg.ok:
             await self._cut_off(operation)
-        elif operation.kind == "backup" and self._parts.store:
-            self._due.unsaved.update(dict.fromkeys(operation.nodes))
+        elif operation.kind == "backup":
+            self._backed(operation)
 
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""
