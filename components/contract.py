@@ -40,6 +40,23 @@ class TreeComponent(ABC):
     def need(self, boundary: int) -> Ranges:
         """Answer the token ranges that a reuse up to `boundary` needs; empty for a snapshot."""
 
+    def deepest_without(self, start: int, end: int, boundary: int) -> int:
+        """Return the deepest boundary at or below `boundary` that needs no token of [start, end).
+
+        Whole pages, as `start` is. A token that a boundary needs is needed by every shorter one that
+        lies behind it, so the search goes from the boundary to the first token of the hole that it
+        needs, and so on. A rule that can answer at once may do so.
+        """
+        page = self.page_size
+        while boundary > start:
+            needed = [
+                max(low, start) for low, high in self.need(boundary) if low < end and high > start
+            ]
+            if not needed:
+                break
+            boundary = needed[0] // page * page
+        return boundary
+
     def keep_from(self, position: int) -> int:
         """Answer the first token that a request standing at `position` must keep, floored to a page.
 

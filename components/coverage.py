@@ -40,28 +40,35 @@ class CoverageActor(Leaf):
     def reach(self, msg: m.Reach) -> m.Reached:
         """Find the deepest good boundary."""
         path, ends = msg.path, msg.ends
-        at = self._deepest(msg)
-        hole = path[at + 1] if at + 1 < bisect_right(ends, msg.limit) else 0
-        if at < 0:
-            return m.Reached(0, resident=True, hole=hole)
-        return m.Reached(ends[at], self._resident(path, ends, at), hole)
+        if not path:
+            return m.Reached(0, resident=True, hole=0)
+        boundary = self._deepest(msg)
+        hole = 0 if boundary == min(msg.limit, ends[-1]) else path[bisect_right(ends, boundary)]
+        resident = not (boundary and msg.host) or self._resident(path, ends, boundary)
+        return m.Reached(boundary, resident, hole)
 
     @handles(m.Claim)
     def claim(self, msg: m.Claim) -> m.Claimed:
         """Find the deepest good boundary; lock it unless it is inside an edge or a state on L1."""
-        at = self._deepest(msg)
-        if at < 0:
+        path, ends = msg.path, msg.ends
+        boundary = self._deepest(msg)
+        if boundary == ends[-1]:
+            if msg.partial:
+                return m.Claimed(boundary)
+            anchor = self._records[path[-1]]
+        elif not boundary:
             return m.Claimed(0)
-        end = msg.ends[at]
-        if msg.partial and at == len(msg.path) - 1:
-            return m.Claimed(end)
-        anchor = self._records[msg.path[at]]
+        else:
+            at = bisect_left(ends, boundary)
+            if ends[at] != boundary:
+                return m.Claimed(boundary)
+            anchor = self._records[path[at]]
         if self._presence.snapshot:
             payload = anchor.at[0]
             if payload is not None and not payload.writer:
                 self._touch(anchor, msg.now, msg.priority)
-                return m.Claimed(end, m.Locked((), end, end, payload.pages))
-        return m.Claimed(end, self._lock(anchor, msg.now, msg.priority))
+                return m.Claimed(boundary, m.Locked((), boundary, boundary, payload.pages))
+        return m.Claimed(boundary, self._lock(anchor, msg.now, msg.priority))
 
     @handles(m.ClaimMany)
     def claim_many(self, msg: m.ClaimMany) -> tuple[m.Claimed, ...]:
@@ -69,57 +76,57 @@ class CoverageActor(Leaf):
         return tuple([self.claim(claim) for claim in msg.claims])
 
     def _deepest(self, msg: m.Reach | m.Claim) -> int:
-        """Answer the index of the deepest good boundary, -1 for none; the node behind it is lacking."""
-        presence = self._presence
-        at = bisect_right(msg.ends, msg.limit) - 1
+        """Return the deepest good boundary, 0 for none: the node behind it is lacking."""
+        presence, path, ends = self._presence, msg.path, msg.ends
+        boundary, at = ends[-1], len(ends) - 1
+        if msg.limit < boundary:
+            boundary = msg.limit
+            at = bisect_left(ends, boundary)
         if presence.snapshot:
-            if msg.partial and at == len(msg.path) - 1:
-                at -= 1
+            if boundary != ends[at] or (msg.partial and at == len(ends) - 1):
+                at -= 1  # no state stands inside an edge
         elif not presence.base or presence.arriving != _NOTHING:
-            return self._deepest_run(msg, at)
+            return self._deepest_run(path, ends, boundary, host=msg.host)
         # A state is for its own node alone; FULL is upward closed on L1 and on L2 while nothing
         # arrives, so that a present node vouches for all above it.
         records = self._records
         while at >= 0:
-            record = records.get(msg.path[at])
+            record = records.get(path[at])
             if record is not None:  # else no state stands there
                 payload = record.at[0]
-                if payload is not None and not payload.writer:
-                    break
-                if msg.host and self._lower(record):
-                    break
+                if (payload is not None and not payload.writer) or (
+                    msg.host and self._lower(record)
+                ):
+                    return min(boundary, ends[at])
             at -= 1
-        return at
+        return 0
 
-    def _deepest_run(self, msg: m.Reach | m.Claim, at: int) -> int:
-        """Search by ranges: from a hole the search goes straight to where it starts."""
-        while at >= 0:
-            hole = self._hole(msg, at)
-            if hole < 0:
+    def _deepest_run(
+        self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int, *, host: bool
+    ) -> int:
+        """Search by ranges: from a hole the search goes straight to where the rule can do without it."""
+        while boundary > 0:
+            hole = self._hole(path, ends, boundary, host=host)
+            if hole is None:
                 break
-            at = hole - 1
-        return at
+            boundary = self.component.deepest_without(hole.start, hole.end, boundary)
+        return boundary
 
-    def _hole(self, msg: m.Reach | m.Claim, at: int) -> int:
-        """Answer the index of the deepest node that boundary `ends[at]` needs and lacks, or -1."""
-        path, ends, host, records = msg.path, msg.ends, msg.host, self._records
-        for start, end in reversed(self.component.need(ends[at])):
-            node = at if end == ends[at] else bisect_left(ends, end)
-            record = records[path[node]]
+    def _hole(
+        self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int, *, host: bool
+    ) -> Record | None:
+        """Return the deepest node that a boundary needs and lacks, or None."""
+        records = self._records
+        for start, end in reversed(self.component.need(boundary)):
+            record = records[path[-1] if end == ends[-1] else path[bisect_left(ends, end)]]
             while True:
                 payload = record.at[0]
                 if (payload is None or payload.writer) and not (host and self._lower(record)):
-                    return node
+                    return record
                 if record.start <= start:
                     break
-                node -= 1
                 record = record.parent
-        return -1
-
-    @staticmethod
-    def _present(record: Record) -> bool:
-        payload = record.at[0]
-        return payload is not None and not payload.writer
+        return None
 
     @staticmethod
     def _lower(record: Record) -> bool:
@@ -127,17 +134,13 @@ class CoverageActor(Leaf):
         l1, l2 = record.at
         return l1 is not None or (l2 is not None and not l2.writer)
 
-    def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], at: int) -> bool:
-        """Say whether all that the boundary needs is present on L1."""
-        presence, records = self._presence, self._records
-        closed = presence.base and not presence.arriving[0]
-        if presence.snapshot or closed:
-            return self._present(records[path[at]])
-        for start, end in self.component.need(ends[at]):
-            for node in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
-                if not self._present(records[path[node]]):
-                    return False
-        return True
+    def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int) -> bool:
+        """Say whether all that a good boundary needs is present on L1."""
+        presence = self._presence
+        if presence.snapshot or (presence.base and not presence.arriving[0]):
+            payload = self._records[path[bisect_left(ends, boundary)]].at[0]
+            return payload is not None and not payload.writer
+        return self._hole(path, ends, boundary, host=False) is None
 
     @handles(m.Arriving)
     def first_arriving(self, msg: m.Arriving) -> int:

@@ -196,9 +196,10 @@ class Claimed(Reply, frozen=True):
 class Claim(Message[Claimed], frozen=True):
     """Find the deepest good boundary as Reach does, and lock it where it is the end of a node.
 
-    Noted as used at `now`. Answered by Claimed. One message a component: whoever finds afterwards
-    that the components disagree takes the locks back; the use stays noted. A snapshot that is present
-    on L1 is answered without receipts, to be copied at once; who must wait first locks it by Lock.
+    The path has at least one node. Noted as used at `now`. One message a component: whoever finds
+    afterwards that the components disagree takes the locks back; the use stays noted. A snapshot that
+    is present on L1 is answered without receipts, to be copied at once; who must wait first locks it
+    by Lock.
     """
 
     path: tuple[int, ...]

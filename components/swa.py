@@ -11,3 +11,7 @@ class SWAComponent(TreeComponent):
     def need(self, boundary: int) -> Ranges:
         """Answer [max(0, b - W), b)."""
         return ((max(0, boundary - self.window), boundary),)
+
+    def deepest_without(self, start: int, end: int, boundary: int) -> int:
+        """Return where the hole starts: whatever ends in it or less than a window behind it needs it."""
+        return boundary if boundary <= start or boundary - self.window >= end else start

@@ -156,10 +156,16 @@ class Acquiring:
                         break
                     claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
             else:
-                if not partial or boundary < end:
+                at = len(ends) - 1 if boundary == end else bisect_left(ends, boundary)
+                if boundary == ends[at] and not (partial and boundary == end):
                     break
-                upper = await self._splitter.split(path[-1], boundary)
-                path, partial = (*path[:-1], upper), False
+                # All agree on a boundary inside an edge, which is claimed when a node ends there.
+                upper = await self._splitter.split(path[at], boundary)
+                if boundary == end:
+                    path, partial = (*path[:at], upper), False
+                else:
+                    path = (*path[:at], upper, *path[at:])
+                    ends = (*ends[:at], boundary, *ends[at:])
         if boundary == end:
             return self._book.new_lease(msg, shares, path[-1], end, end), lacking
         anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT

@@ -63,6 +63,18 @@ def what_a_boundary_needs_every_shorter_one_needed(rule: Rule, draw: Draw) -> No
     assert {token for token in needed(component, long) if token < short} <= needed(component, short)
 
 
+def what_can_do_without_a_hole_is_that_of_all_boundaries_tried(rule: Rule, draw: Draw) -> None:
+    page = draw(PAGE_SIZES)
+    component = rule(page)
+    at = st.integers(0, FAR // page)
+    start, size, boundary = page * draw(at), page * draw(at) + page, page * draw(at)
+    end = start + size
+    hole = set(range(start, end))
+    tried = range(boundary, -1, -page)
+    best = next(at for at in tried if not needed(component, at) & hole)
+    assert component.deepest_without(start, end, boundary) == best
+
+
 def need_knows_no_pages(rule: Rule, draw: Draw) -> None:
     boundary = draw(st.integers(0, FAR))
     assert len({rule(page).need(boundary) for page in (1, 2, 3, 16, 64)}) == 1
@@ -218,6 +230,7 @@ def a_split_node_is_as_two_nodes_always_were(rule: Rule, draw: Draw) -> None:
 RULE_LAWS: tuple[Law, ...] = (
     need_is_made_of_ascending_ranges_below_the_boundary,
     what_a_boundary_needs_every_shorter_one_needed,
+    what_can_do_without_a_hole_is_that_of_all_boundaries_tried,
     need_knows_no_pages,
     a_request_keeps_all_that_it_can_still_publish,
 )

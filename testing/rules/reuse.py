@@ -180,28 +180,30 @@ class Reuse(Ground):
         return host and l2 is not None and not l2.writer
 
     def reach(self, prompt: str, limit: int, *, host: bool) -> m.Reached:
-        """Ask for the deepest good boundary, and compare with all of them tried one by one."""
+        """Ask for the deepest good boundary, and compare with all of them tried page by page.
+
+        Where nodes end does not count: a boundary inside an edge is as good as one at its end.
+        """
         walked = self.walk(prompt)
         reached = self.actor.reach(
             m.Reach(walked.path, walked.ends, limit * self.page, walked.partial, host)
         )
-        ends = [end // self.page for end in walked.ends if end <= limit * self.page]
+        most = min(limit, walked.ends[-1] // self.page) if walked.ends else 0
 
         def lacking(end: int, *, host: bool) -> list[str]:
             if self.component.snapshot:
-                whole = not (walked.partial and end * self.page == walked.ends[-1])
-                return [] if whole and self.usable(prompt[:end], host=host) else [prompt[:end]]
+                return [] if self.usable(prompt[:end], host=host) else [prompt[:end]]
             units = [prompt[: page + 1] for page in self.needed(end)]
             return [unit for unit in units if not self.usable(unit, host=host)]
 
-        best = max((end for end in ends if not lacking(end, host=host)), default=0)
+        best = next((end for end in range(most, 0, -1) if not lacking(end, host=host)), 0)
         assert reached.boundary == best * self.page
         assert reached.resident == (not best or not lacking(best, host=False))
-        if best == max(ends, default=0):
+        if best == most:
             assert reached.hole == 0
         else:
             hole = self.nodes()[reached.hole]
-            assert any(unit[: hole.end][hole.start :] for unit in lacking(max(ends), host=host))
+            assert hole.start <= best < hole.end
             if not self.component.snapshot:
                 assert not any(self.usable(unit, host=host) for unit in hole.pages)
         return reached
@@ -228,13 +230,16 @@ class Reuse(Ground):
         """Claim, and compare with asking for the boundary first and locking it then."""
         reached = self.reach(prompt, limit, host=host).boundary // self.page
         walked = self.walk(prompt)
+        if not walked.path:
+            return None
         self.now += 1
         claim = m.Claim(
             walked.path, walked.ends, limit * self.page, walked.partial, host, self.now, 3
         )
         claimed = self.actor.claim(claim)
         assert claimed.boundary == reached * self.page
-        if not reached or (walked.partial and claimed.boundary == walked.ends[-1]):
+        ends = walked.ends[:-1] if walked.partial else walked.ends
+        if claimed.boundary not in ends:  # none, or one inside an edge
             assert claimed.lock is None
             return None
         assert claimed.lock is not None

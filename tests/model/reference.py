@@ -2,8 +2,7 @@
 
 The model is flat. A page is named by everything that identifies it, its namespace and all tokens up to
 its end; a paged payload is the presence of such a name, a snapshot is the presence of the name of its
-boundary. Nothing here knows nodes, edges or locks, except that a boundary must be a place where some
-node ends or where the walk of the query stops: `Flat.ends` lists the former.
+boundary. Nothing here knows nodes, edges or locks: any page's end may be a boundary.
 """
 
 from __future__ import annotations
@@ -130,15 +129,11 @@ class Referee:
     def candidates(
         self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]
     ) -> Iterator[Key]:
-        """Places where reuse may stop, deepest first: the walk's end, the nodes' ends, the root."""
+        """Places where reuse may stop, deepest first: every page that the tree knows, and the root."""
         page = self.rules.page
         query = tokens[: floor(len(tokens) - 1, page)]
-        deepest = flat.walk_end(namespace, query, page)
-        for at in range(deepest, 0, -page):
-            key = Key(namespace, query[:at])
-            if at == deepest or key in flat.ends:
-                yield key
-        yield Key(namespace, ())
+        for at in range(flat.walk_end(namespace, query, page), -1, -page):
+            yield Key(namespace, query[:at])
 
     def boundary(
         self,
