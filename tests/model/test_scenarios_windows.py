@@ -110,6 +110,25 @@ async def test_a_window_that_nobody_else_agrees_on_is_no_start_of_a_table() -> N
         await bench.settled()
 
 
+async def test_a_chunks_start_inside_an_edge_is_a_boundary() -> None:
+    """One node of 16 tokens without its chunks: whoever shares 14 of them starts at 8, node or not."""
+    async with bench_of(config_of(model_of(2, chunk=8), {"full": 64, "chunked": 12})) as bench:
+        prompt, shorter = SHARED, (*SHARED[:14], 99)
+        await bench.serve((*prompt, 20, 21))
+        await bench.evict("chunked", 8, Tier.L1)
+        assert await live(bench, prompt, "chunked") == []
+        assert {len(key.prefix) for key in (await bench.look()).ends} == {16, 18}
+        (batched,) = await bench.cache.acquire_batch([list(shorter)])
+        assert batched.length == 8
+        await batched.release()
+        assert {len(key.prefix) for key in (await bench.look()).ends} == {8, 16, 18}
+        assert await bench.hit(shorter) == 8  # and it is neither more nor less after the split
+        turn = await bench.start(shorter)
+        await bench.publish(turn, None)
+        await bench.release(turn)
+        assert await bench.hit((*shorter, 98)) == 14
+
+
 async def test_full_window_behind_a_hole_is_good_again() -> None:
     """n1..n4 of four tokens, window 4: without SWA on n2 the end of n4 is still good."""
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:

@@ -227,7 +227,7 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("host", [False, True], ids=["l1", "l1+l2"])
 @pytest.mark.parametrize(
     "kinds",
-    ["full", "swa", "mamba", "swa+mamba", "swa+chunked+mamba"],
+    ["full", "swa", "chunked", "mamba", "swa+mamba", "swa+chunked", "swa+chunked+mamba"],
 )
 def test_random_histories(kinds: str, host: bool) -> None:
     """After every step the invariants hold and the hit is what the reference model says."""
