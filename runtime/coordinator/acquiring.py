@@ -160,16 +160,12 @@ class Acquiring:
                 if boundary == ends[at] and not (partial and boundary == end):
                     break
                 # All agree on a boundary inside an edge, which is claimed when a node ends there.
-                upper = await self._splitter.split(path[at], boundary)
-                if boundary == end:
-                    path, partial = (*path[:at], upper), False
-                else:
-                    path = (*path[:at], upper, *path[at:])
-                    ends = (*ends[:at], boundary, *ends[at:])
+                walked = await self._splitter.at_boundary(walked, at, boundary)
+                path, ends, partial = walked.path, walked.ends, walked.partial
         if boundary == end:
             return self._book.new_lease(msg, shares, path[-1], end, end), lacking
         anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
-        full = await self._planner.alone(c.Walked(path, ends, partial), host=host)
+        full = await self._planner.alone(walked, host=host)
         return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
 
     @staticmethod

@@ -26,6 +26,18 @@ class Splitter:
         self._transfers.follow_split(node, upper)
         return upper
 
+    async def at_boundary(self, walked: c.Walked, index: int, at: int) -> c.Walked:
+        """Split node `index` of a walk, which a boundary is inside of; return the walk as it is then."""
+        path, ends = walked.path, walked.ends
+        upper = await self.split(path[index], at)
+        if at == ends[-1]:  # the walk ended there
+            return c.Walked((*path[:index], upper), ends, partial=False)
+        return c.Walked(
+            (*path[:index], upper, *path[index:]),
+            (*ends[:index], at, *ends[index:]),
+            walked.partial,
+        )
+
     async def cut(
         self,
         walked: c.Walked,
