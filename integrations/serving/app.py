@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from urllib.parse import urlsplit
 
 import msgspec
 import trio
@@ -25,14 +26,31 @@ from .text import decode
 _BODY_BYTES, _TOKEN_BYTES = 1 << 16, 8
 """The most bytes of a request: JSON may escape every byte of a prompt."""
 
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
 
 def make_app(
-    cache: Cache, scheduler: Scheduler, model: str, context: int, metrics: Callable[[], bytes]
+    cache: Cache,
+    scheduler: Scheduler,
+    model: str,
+    context: int,
+    metrics: Callable[[], bytes],
+    *,
+    host: str,
+    body_timeout: float,
 ) -> Starlette:
-    """Make the ASGI application for one model, whose prompt and answer have `context` tokens at most."""
+    """Make the ASGI application for one model, whose prompt and answer have `context` tokens at most.
+
+    Pages of other sites than `host` may not make a visitor's browser ask here. A request must be
+    there, whole, `body_timeout` seconds after its head.
+    """
+    own = _LOOPBACK | {host}
 
     async def answer(request: Request) -> Answer:
-        ask = parse(await _body(request, context))
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).hostname not in own:
+            raise ApiError(403, f"pages of {origin} may not ask this server")
+        ask = parse(await _body(request, context, body_timeout))
         chat = request.url.path.endswith("/chat/completions")
         if ask.model != model:
             message = f"there is no model {ask.model!r}, only {model!r}"
@@ -150,14 +168,16 @@ async def _event(send: Send, said: Json) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _body(request: Request, context: int) -> bytes:
+async def _body(request: Request, context: int, seconds: float) -> bytes:
     body, most = bytearray(), _BODY_BYTES + _TOKEN_BYTES * context
-    async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > most:
-                raise ApiError(400, f"the request is larger than {most} bytes")
-    return bytes(body)
+    with trio.move_on_after(seconds):
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > most:
+                    raise ApiError(413, f"the request is larger than {most} bytes")
+        return bytes(body)
+    raise ApiError(408, f"the request was not there after {seconds:g} seconds")
 
 
 def _error(error: ApiError) -> Response:

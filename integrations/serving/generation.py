@@ -38,8 +38,8 @@ class Generation:
         self.prompt, self.length = len(prompt), length
         self.fork = fork
         self.namespace = namespace
-        self.hit = HitTokens()
-        """Prompt tokens reused by tier, by the request's first lease."""
+        self.hit: HitTokens | None = None
+        """Prompt tokens reused by tier, by the request's first lease; None before it."""
         self.sequence: Sequence | None = None
         """What computes it, while it runs."""
         self.gone = False

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ...errors import BanyanError
+from ...runtime.messages import HitTokens
 from .generation import Generation
 from .scheduler import Overloaded
 from .text import VOCABULARY, encode, render
@@ -67,7 +68,7 @@ class Message(msgspec.Struct, frozen=True):
     content: str | list[TextPart]
 
     def text(self) -> str:
-        """Answer all parts as one text."""
+        """Return all parts as one text."""
         parts = self.content
         return parts if isinstance(parts, str) else "".join(part.text for part in parts)
 
@@ -95,7 +96,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_completion_tokens or self.max_tokens or 16
 
     def tokens(self, *, chat: bool) -> tuple[list[int], int]:
-        """Answer the prompt's tokens, and where other conversations may fork off: 0 for nowhere."""
+        """Return the prompt's tokens, and where other conversations may fork off: 0 for nowhere."""
         if not chat:
             return (encode(self.prompt) if isinstance(self.prompt, str) else self.prompt), 0
         if not self.messages:
@@ -154,7 +155,7 @@ class Reply:
 
 def usage(generation: Generation) -> Json:
     """Count tokens: the prompt's, how many of them were cached and where, and the answer's."""
-    hit = generation.hit
+    hit = generation.hit or HitTokens()
     where = {"device": hit.l1, "host": hit.l2, "storage": hit.l3}
     return {
         "prompt_tokens": generation.prompt,

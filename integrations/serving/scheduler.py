@@ -173,10 +173,12 @@ class Scheduler:
         error: BanyanError | None = None
         try:
             with trio.CancelScope() as generation.scope:
+                if generation.gone:  # since its admission, so that nobody has cancelled this scope
+                    return
                 generation.sequence = await self._engine.start(
                     generation.tokens, keep=[generation.fork], namespace=generation.namespace
                 )
-                if not generation.answered:
+                if generation.hit is None:
                     generation.hit = generation.sequence.lease.hit
                 self.running.append(generation)
         except BanyanError as refused:
@@ -190,7 +192,7 @@ class Scheduler:
     # -- computing ------------------------------------------------------------------------------------
 
     async def _prefill(self) -> bool:
-        """Compute a chunk of the oldest prompt that is not through; answer whether there was one."""
+        """Compute a chunk of the oldest prompt that is not through; return whether there was one."""
         for generation in self.running:
             sequence = _sequence(generation)
             if not sequence.ready:
@@ -202,7 +204,7 @@ class Scheduler:
         return False
 
     async def _decode(self) -> bool:
-        """Compute a token of everybody who answers; answer whether there was anybody."""
+        """Compute a token of everybody who answers; return whether there was anybody."""
         batch: list[Generation] = []
         for generation in list(self.running):  # oldest first: only those behind can be pre-empted
             sequence = generation.sequence

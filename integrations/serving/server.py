@@ -32,7 +32,9 @@ _SECONDS = tuple(mantissa * 10.0**power for power in range(-3, 2) for mantissa i
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What to call the model, where to listen (port 0: any that is free), tokens of a prefill step.
 
-    `batched` computes a token of all that answer in one forward, and not one by one. `grace` is how long, in seconds, running requests may go on when the server ends.
+    `batched` computes a token of all that answer in one forward, and not one by one. `grace` is how
+    long, in seconds, running requests may go on when the server ends, `body_timeout` how long a client
+    may take to send a request.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int = 256
     batched: bool = True
     grace: float = 5.0
+    body_timeout: float = 10.0
     limits: Limits = Limits()
 
 
@@ -94,7 +97,15 @@ async def serve(
         preempted = [_reading(lambda: scheduler.preempted)]
         meter.create_observable_counter(f"{name}preempted", preempted)
         metrics = partial(generate_latest, registry)
-        app = make_app(cache, scheduler, settings.name, context, metrics)
+        app = make_app(
+            cache,
+            scheduler,
+            settings.name,
+            context,
+            metrics,
+            host=settings.host,
+            body_timeout=settings.body_timeout,
+        )
         async with trio.open_nursery() as listening:
             listen = partial(_serve_http, app, http, shutdown_trigger=stopped.wait)
             try:

@@ -55,6 +55,7 @@ async def serving(
     grace=5.0,
     room_timeout=10.0,
     chunk=32,
+    body_timeout=10.0,
     **limits,
 ):
     """Serve a tiny model; at the end nothing may be left, and all invariants must hold."""
@@ -69,7 +70,9 @@ async def serving(
         room_timeout=room_timeout,
         dispatch=DISPATCH,
     )
-    settings = Settings(name=NAME, chunk=chunk, grace=grace, limits=Limits(**limits))
+    settings = Settings(
+        name=NAME, chunk=chunk, grace=grace, body_timeout=body_timeout, limits=Limits(**limits)
+    )
     with trio.fail_after(PATIENT), patch.object(server, "open_cache", checked_cache):
         async with trio.open_nursery() as nursery:
             started = functools.partial(

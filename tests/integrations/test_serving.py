@@ -184,8 +184,40 @@ async def test_the_least_temperature_is_greedy():
 async def test_bodies_that_are_no_requests(body):
     async with serving() as server:
         response = await server.client.post("/v1/completions", content=body)
-        assert response.status_code == 400
+        assert response.status_code == (413 if len(body) == 80_000 else 400)
         assert response.json()["error"]["message"]
+
+
+async def test_bodies_that_never_come_are_not_waited_for():
+    async with serving(body_timeout=0.2) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        answers = []
+
+        async def half():
+            async with await trio.open_tcp_stream(host, int(port)) as socket:
+                head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
+                await socket.send_all(head.encode())
+                answers.append(
+                    b"".join([part async for part in socket])
+                )  # until the server hangs up
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(half)
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+        assert (await server.complete(text(1, 20), 4))[0] == uncached(text(1, 20), 4)
+
+
+@pytest.mark.parametrize("origin", ["https://example.com", "null", "http://localhost.example.com"])
+async def test_pages_of_other_sites_may_not_ask(origin):
+    said = {"model": NAME, "prompt": "hello", "max_tokens": 1}
+    async with serving() as server:
+        for own in (server.url, "http://localhost:3000"):
+            answer = await server.client.post("/v1/completions", json=said, headers={"Origin": own})
+            assert answer.status_code == 200
+        answer = await server.client.post("/v1/completions", json=said, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert origin in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

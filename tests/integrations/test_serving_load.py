@@ -181,6 +181,26 @@ async def test_a_preempted_request_is_told_what_its_first_lease_reused():
     assert sorted(usages) == [0, 128]
 
 
+async def test_a_request_preempted_in_its_prompt_is_told_no_more_than_it_reused():
+    first, second = text(1, 100), text(2, 200)
+    async with serving(pages=32, running=2) as server:
+        cached = {}
+
+        async def ask(prompt, count):
+            response = await server.post(prompt=prompt, max_tokens=count)
+            usage = response.json()["usage"]
+            cached[prompt] = usage["prompt_tokens_details"]["cached_tokens"]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, first, 30)
+            await until(lambda: server.scheduler.running)
+            nursery.start_soon(ask, second, 1)
+            await until(lambda: server.scheduler.preempted)
+            assert not server.scheduler.waiting[0].answered
+        assert (await server.cache.stats()).hit_tokens.total > 0  # it found its own pages again
+    assert cached == {first: 0, second: 0}
+
+
 async def test_who_is_cheap_goes_first_but_nobody_waits_for_ever():
     cached, long = text(1, 100), text(2, 400)
     async with serving(running=1, waiting=99) as server:
