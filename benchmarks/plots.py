@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .curves import plot_curves
+from .registry import title
 from .results import Report, Row, describe
 
 
@@ -21,7 +22,7 @@ def plot_report(report: Report, folder: Path) -> None:
         for name, rows in itertools.groupby(report.rows, lambda row: row.benchmark):
             _plot(name, list(rows), folder / f"{name}.png")
         for name, curves in itertools.groupby(report.curves, lambda curve: curve.benchmark):
-            plot_curves(name, list(curves), folder / f"{name}.svg")
+            plot_curves(title(name), list(curves), folder / f"{name}.svg")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write the plots: {error}") from None
 
@@ -41,5 +42,5 @@ def _plot(name: str, rows: Sequence[Row], path: Path) -> None:
     axes.set_yticks(places, [describe(row.case) for row in shown], fontsize="small")
     axes.invert_yaxis()
     axes.set_xlabel(f"{shown[0].measure}, {shown[0].unit}" if shown[0].unit else shown[0].measure)
-    axes.set_title(name)
+    axes.set_title(title(name), loc="right", fontsize="medium")
     figure.savefig(path)

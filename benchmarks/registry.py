@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable
+from types import ModuleType
 
 from ..errors import ConfigError
 from .bench import Bench
@@ -35,5 +36,14 @@ def load(name: str) -> Measure:
     """Import one benchmark; raises `ConfigError` for a name that is none."""
     if name not in BUILT:
         raise ConfigError(f"no benchmark {name!r}: there is {', '.join((*BUILT, *NOT_BUILT))}")
-    measure: Measure = importlib.import_module(f"{__package__}.{name}").measure
+    measure: Measure = _module(name).measure
     return measure
+
+
+def title(name: str) -> str:
+    """Tell in a line what a benchmark measures: the first one of its module."""
+    return (_module(name).__doc__ or name).splitlines()[0].replace("`", "").rstrip(".")
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__package__}.{name}")

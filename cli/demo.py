@@ -110,7 +110,7 @@ def _means(some: Sequence[Turn]) -> tuple[list[float], float, float]:
     return hits, with_ms, statistics.mean(turn.without_ms for turn in some)
 
 
-_TIERS = ("l1", "l2", "l3")
+_TIERS = {"l1": "device", "l2": "host", "l3": "store"}
 
 
 def _table(turns: Sequence[Turn]) -> Table:
@@ -153,7 +153,7 @@ def _summary(turns: Sequence[Turn], seconds: float) -> str:
 def _plot(turns: Sequence[Turn], model: str, folder: Path) -> Path:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
     times, tokens = figure.subplots(1, 2)
     figure.suptitle(f"banyankv demo: conversations on a tiny {model}")
     _draw(times, tokens, turns)
@@ -174,9 +174,9 @@ def _draw(times: Axes, tokens: Axes, turns: Sequence[Turn]) -> None:
     times.set_ylabel("time to first token, ms")
     times.set_ylim(bottom=0)
     below = [0.0] * len(numbers)
-    for index, tier in enumerate(_TIERS):
+    for index, (tier, where) in enumerate(_TIERS.items()):
         share = [hits[index] for hits, _, _ in means]
-        tokens.bar(numbers, share, bottom=below, label=f"from {tier.upper()}")
+        tokens.bar(numbers, share, bottom=below, label=f"from {tier.upper()}, {where}")
         below = [b + s for b, s in zip(below, share, strict=True)]
     rest = [some[0].prompt - b for some, b in zip(grouped, below, strict=True)]
     tokens.bar(numbers, rest, bottom=below, label="computed", color="lightgrey")
@@ -184,4 +184,5 @@ def _draw(times: Axes, tokens: Axes, turns: Sequence[Turn]) -> None:
     for axes in (times, tokens):
         axes.set_xlabel("turn")
         axes.set_xticks(numbers)
-        axes.legend(loc="upper left")
+        # Below the panel, where it hides nothing.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)

@@ -37,7 +37,7 @@ def plot_replay(samples: Sequence[Sample], title: str, path: Path) -> None:
     require_plotting()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(10, 7), layout="constrained")
     rates, room = figure.subplots(2, 1, sharex=True)
     figure.suptitle(title)
     _rates(rates, samples)
@@ -54,18 +54,31 @@ def _rates(axes: Axes, samples: Sequence[Sample]) -> None:
         [getattr(sample.hit_tokens, tier) / sample.tokens for sample in samples]
         for tier in ("l1", "l2", "l3")
     ]
-    axes.stackplot(requests, *shares, labels=["L1", "L2", "L3"])
     axes.set_ylabel("hit tokens / tokens, so far")
     axes.set_ylim(0, 1)
-    axes.legend(loc="upper left")
+    if samples:
+        axes.stackplot(requests, *shares, labels=["from L1", "from L2", "from L3"])
+        _legend(axes)
+    else:
+        axes.text(0.5, 0.5, "no request is over", ha="center", transform=axes.transAxes)
 
 
 def _occupancy(axes: Axes, samples: Sequence[Sample]) -> None:
     requests = [sample.requests for sample in samples]
     for pool in samples[-1].occupancy if samples else ():
-        axes.plot(requests, [sample.occupancy[pool] for sample in samples], label=pool)
+        axes.plot(requests, [sample.occupancy[pool] for sample in samples], label=_name(pool))
     axes.set_xlabel("requests")
     axes.set_ylabel("pages in use / pages")
     axes.set_ylim(0, 1.02)
     if samples:
-        axes.legend(loc="lower right")
+        _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    """Put the legend beside the panel, where it hides no line."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+
+
+def _name(pool: str) -> str:
+    tier, _, component = pool.partition(" ")
+    return f"{tier.upper()} {component}"
