@@ -47,7 +47,11 @@ class Request:
 
     def released(self, hit: HitTokens, extent: int, published: int) -> None:
         """Report a request that is over."""
-        self._telemetry.finish(
+        telemetry = self._telemetry
+        if not telemetry.reads(self._traced):
+            telemetry.record(self._acquire_ns)
+            return
+        telemetry.finish(
             self._traced,
             Outcome(
                 tokens=self._tokens,

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider, get_tracer
+from opentelemetry.trace import (
+    ProxyTracerProvider,
+    TracerProvider,
+    get_tracer,
+    get_tracer_provider,
+)
 
 from ..actors.observer import Fact, Hop
 from .hops import HopTotal, HopTotals
-from .logs import get_logger, log_request
+from .logs import get_logger, log_request, logs_requests
 from .metrics import metrics_of
 from .readings import ReadStats
 from .request import Outcome, RequestTrace, begin_request
 from .spans import SpanObserver
+
+_LOOK = 0.01
+"""Seconds from one look for the host's tracer provider to the next: a look costs 2 µs."""
 
 
 class Telemetry:
     """Spans, metrics and log lines of one cache; an `Observer` for its actors.
 
     Uses the providers given, or by default the host's global ones, also where the host sets them
-    only later. With neither provider nor enabled log level a request costs about a microsecond.
+    only later: its tracer provider is found within 10 ms. With neither provider nor enabled log
+    level nothing is built for a request.
     `hops=True` adds up every message that every actor handles; it is dear, so it is off by default.
 
     Attributes:
@@ -44,6 +54,8 @@ class Telemetry:
             if tracer_provider is None
             else tracer_provider.get_tracer("banyankv")
         )
+        self._traces = tracer_provider is not None
+        self._look_at = 0.0
         self._spans = SpanObserver(self._tracer)
         self._metrics = metrics_of(meter_provider)
         self._hop_totals = HopTotals()
@@ -54,12 +66,31 @@ class Telemetry:
         The caller's current span becomes the parent. Whoever gets a `RequestTrace` passes it to
         `finish`, and its `trace` to every message and fact that it causes; None means no trace.
         """
+        if not self._traces and not self._look():
+            return None
         span = self._tracer.start_span("banyankv.request")
         return begin_request(span, session, tokens) if span.is_recording() else None
 
+    def _look(self) -> bool:
+        """Return whether the host has set a tracer provider by now."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK
+        self._traces = not isinstance(get_tracer_provider(), ProxyTracerProvider)
+        return self._traces
+
+    def reads(self, request: RequestTrace | None) -> bool:
+        """Return whether anybody reads a request's outcome; if not, its duration is all to `record`."""
+        return request is not None or logs_requests()
+
+    def record(self, acquire_ns: int) -> None:
+        """Record the duration of a request's acquire; `finish` does it as well."""
+        self._metrics.record_acquire(acquire_ns)
+
     def finish(self, request: RequestTrace | None, outcome: Outcome) -> None:
         """End a request, traced or not: its root span, its duration, its line in the log."""
-        self._metrics.record_acquire(outcome.acquire_ns)
+        self.record(outcome.acquire_ns)
         if request is None:
             log_request(outcome, None)
         else:

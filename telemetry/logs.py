@@ -53,12 +53,17 @@ def get_logger() -> TracedLogger:
 _logger = get_logger()
 
 
+def logs_requests() -> bool:
+    """Return whether requests have their line in the log: at info."""
+    return _standard.isEnabledFor(logging.INFO)
+
+
 def log_request(outcome: Outcome, trace: Trace | None) -> None:
     """Write a request's one line, at info; nothing is built while that level is off.
 
     `lookup_us` is the time from acquire to lease; the ids are the request's own if it was sampled.
     """
-    if not _standard.isEnabledFor(logging.INFO):
+    if not logs_requests():
         return
     event: dict[str, str | int | float | None] = {
         "session": outcome.session,

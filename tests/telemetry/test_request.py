@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 from banyankv.actors.observer import Fact
-from banyankv.telemetry import Outcome, RequestTrace, Telemetry
+from banyankv.runtime import request as requests
+from banyankv.runtime.messages import HitTokens
+from banyankv.telemetry import Outcome, RequestTrace, Telemetry, facade
 from opentelemetry.sdk.trace import Span
 from opentelemetry.trace import NonRecordingSpan, StatusCode
 
@@ -125,3 +127,27 @@ def test_a_sampled_parent_decides_for_its_requests(sampled, sampled_out):
 
 def test_without_a_provider_there_is_no_trace():
     assert Telemetry().begin("chat-17", 100) is None
+
+
+def test_the_hosts_provider_is_found_when_it_is_set_later(sampled, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(facade.time, "monotonic", lambda: now)
+    telemetry = Telemetry()
+    assert telemetry.begin(None, 1) is None
+    monkeypatch.setattr(facade, "get_tracer_provider", lambda: sampled.provider)
+    monkeypatch.setattr(telemetry, "_tracer", sampled.provider.get_tracer("banyankv"))
+    now += 0.011
+    assert telemetry.begin(None, 1) is not None
+
+
+def test_without_a_provider_no_tracer_is_called_and_no_outcome_is_made(monkeypatch):
+    telemetry = Telemetry()
+    monkeypatch.setattr(telemetry, "_tracer", None)
+    monkeypatch.setattr(requests, "Outcome", None)
+    recorded = []
+    monkeypatch.setattr(telemetry, "record", recorded.append)
+    made = requests.Request(telemetry, "chat-17", 100)
+    made.leased()
+    made.released(HitTokens(), 100, 96)
+    assert len(recorded) == 1
+    assert recorded[0] > 0
