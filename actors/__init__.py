@@ -1,7 +1,6 @@
 """The actor kernel: supervised actors on trio whose messages are direct calls where they can be."""
 
 from .actor import Actor, Coordinator, Down, Leaf, handles
-from .clock import Clock
 from .dead_letters import DeadLetter, Reason
 from .faults import (
     Fault,
@@ -13,11 +12,9 @@ from .faults import (
     InjectedFault,
 )
 from .journal import Journal, read_journal
-from .mailbox import MailboxSpec, Policy
 from .message import Message, Reply
 from .observer import Fact, Hop, Observer, Trace
 from .ref import Ref
-from .replay import replay
 from .reply import ReplyToken
 from .supervision import Backoff, ChildSpec, Restart, Strategy, Supervisor, SupervisorSpec
 from .system import ActorSystem, open_system
@@ -27,7 +24,6 @@ __all__ = [
     "ActorSystem",
     "Backoff",
     "ChildSpec",
-    "Clock",
     "Coordinator",
     "DeadLetter",
     "Down",
@@ -42,10 +38,8 @@ __all__ = [
     "InjectedFault",
     "Journal",
     "Leaf",
-    "MailboxSpec",
     "Message",
     "Observer",
-    "Policy",
     "Reason",
     "Ref",
     "Reply",
@@ -58,5 +52,4 @@ __all__ = [
     "handles",
     "open_system",
     "read_journal",
-    "replay",
 ]

@@ -29,7 +29,7 @@ from .gate import (
     WATCHED,
     describe,
 )
-from .mailbox import Mailbox, MailboxSpec, Policy
+from .mailbox import Mailbox
 from .notices import Abandoned
 from .operations import Parked, beginner
 from .reply import Phase, ReplyToken
@@ -53,7 +53,6 @@ class Cell:
         "handle_ns",
         "handled",
         "handlers",
-        "kinds",
         "mailbox",
         "monitored",
         "monitors",
@@ -70,21 +69,19 @@ class Cell:
         "tokens",
     )
 
-    def __init__(self, system: ActorSystem, name: str, path: str, spec: MailboxSpec) -> None:
+    def __init__(self, system: ActorSystem, name: str, path: str, bound: int) -> None:
         self.system = system
         self.name = name
         self.path = path
         self.gate = DOWN | (FORCED if system.dispatch == "mailbox" else 0)
         if system.watch.wanted:
             self.gate |= WATCHED
-        # steps, and what begins operations: each answers the answer, or the token of one that comes later
+        # steps, and what begins operations: each returns the answer, or the token of one that comes later
         self.handlers: dict[type[Any], Callable[[Any], Any]] = {}
-        # what the last life handled; kept, so that messages can be told during a restart
-        self.kinds: tuple[type[Any], ...] = ()
         self.handled = 0
         self.handle_ns = 0
         self.restarts = 0
-        self.mailbox = Mailbox(spec)
+        self.mailbox = Mailbox(bound)
         self.actor: Actor | None = None
         # what the last operation answered; the next one's takes its place
         self.answer: Any = None
@@ -109,7 +106,6 @@ class Cell:
             raise BanyanError(f"{actor!r} runs already, as {actor.life.path}")
         actor.life = ref
         self.actor = actor
-        self.kinds = tuple(type(actor).handlers)
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
             bound = {kind: beginner(self, operation) for kind, operation in bound.items()}
@@ -172,7 +168,7 @@ class Cell:
         return token
 
     def leave(self, msg: Any, answer: Any) -> Any:
-        """End a handler that returned; answers its answer, or the token if it deferred."""
+        """End a handler that returned; return its answer, or the token if it deferred."""
         self.handled += 1
         gate = self.gate & ~(BUSY | PARKED | DEFERRED)
         token, self.token = self.token, None
@@ -185,7 +181,7 @@ class Cell:
         return token
 
     def failed(self, error: BaseException) -> BaseException:
-        """End a handler that raised; answers what its asker gets: a refusal itself, a crash boxed."""
+        """End a handler that raised; return what its asker gets: a refusal itself, a crash boxed."""
         self.cut_off()
         refusals = Actor.refusals if self.actor is None else self.actor.refusals
         if isinstance(error, refusals):
@@ -249,21 +245,13 @@ class Cell:
 
     def enqueue(self, envelope: Envelope, *, may_wait: bool, exempt: bool = False) -> None:
         """Put a message into the mailbox and have the actor's task look at it."""
-        letters = self.system.dead_letters
         try:
-            victim = self.mailbox.put(envelope, may_wait=may_wait, exempt=exempt)
+            self.mailbox.put(envelope, may_wait=may_wait, exempt=exempt)
         except MailboxFull as full:
+            letters = self.system.dead_letters
             letters.add(Reason.MAILBOX_FULL, self.path, envelope.msg, envelope.trace)
             raise MailboxFull(f"{self.path}: {full}") from None
         self.gate |= QUEUED
-        if victim is not None:
-            merged = self.mailbox.spec.policy is Policy.COALESCE
-            reason = Reason.COALESCED if merged else Reason.MAILBOX_FULL
-            letters.add(reason, self.path, victim.msg, victim.trace)
-            why = "an equal one" if merged else "a newer one"
-            victim.reply.dispose(
-                MailboxFull(f"{self.path}: {type(victim.msg).__name__} had to go for {why}")
-            )
         self.wake()
 
     def take(self) -> Envelope | None:
@@ -296,7 +284,7 @@ class Cell:
             trio.lowlevel.reschedule(sleeper)
 
     def close_letters(self, error: Callable[[], BaseException], reason: Reason) -> None:
-        """Answer everything that is queued: nobody will handle it."""
+        """Refuse everything that is queued: nobody will handle it."""
         left = self.mailbox.clear()
         self.gate &= ~QUEUED
         for envelope in left:

@@ -25,7 +25,6 @@ class Reason(enum.StrEnum):
     NO_REPLY = "no_reply"
     ASKER_GONE = "asker_gone"
     INJECTED_DROP = "injected_drop"
-    COALESCED = "coalesced"
 
 
 class DeadLetter(Fact, frozen=True, kw_only=True):

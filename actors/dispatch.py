@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def begin(cell: Cell, msg: Any, deadline: float | None, trace: Trace | None) -> Any:
-    """Ask: answers the answer, or the ReplyToken to wait on. Raises what the handler raises."""
+    """Ask: return the answer, or the ReplyToken to wait on. Raises what the handler raises."""
     system = cell.system
     given = math.inf if deadline is None else deadline
     deadline = min(given, system.deadline)
@@ -94,7 +94,7 @@ def call(cell: Cell, msg: Any, trace: Trace | None) -> Any:
 
 
 def settled(cell: Cell, answer: Any) -> Any:
-    """Answer what a call answers; a reply that comes later is given up, and WouldWait raised."""
+    """Return what a call returns; a reply that comes later is given up, and WouldWait raised."""
     if type(answer) is not ReplyToken:
         return answer
     if answer.phase is Phase.ANSWERED:
@@ -131,7 +131,7 @@ def can_run(cell: Cell) -> bool:
 
 
 def drain(cell: Cell) -> bool:
-    """Run what is queued, in the caller's stack; answers whether the actor is free after it."""
+    """Run what is queued, in the caller's stack; return whether the actor is free after it."""
     while cell.gate & QUEUED:
         if cell.gate & WATCHED and not cell.system.watch.is_due(cell):
             return False
@@ -145,7 +145,7 @@ def drain(cell: Cell) -> bool:
 
 
 def stopped(cell: Cell) -> Exception:
-    """Make the error that a stopped actor answers."""
+    """Make the error that whoever asks a stopped actor gets."""
     return cell.system.closing_error() or ActorStopped(f"{cell.path} has stopped")
 
 
@@ -248,7 +248,7 @@ def run(
 ) -> Any:
     """Run the handler of a message now, on a free actor.
 
-    Answers its answer, or the token of a reply that comes later (because the handler deferred, or its
+    Returns its answer, or the token of a reply that comes later (because the handler deferred, or its
     operation must wait). Raises a refusal as it is and a crash boxed.
     """
     system = cell.system
@@ -278,7 +278,7 @@ def run(
 
 
 def end(cell: Cell, msg: Any, answer: Any) -> Any:
-    """End a handler that returned; answers its answer, or the token of one that comes later."""
+    """End a handler that returned; return its answer, or the token of one that comes later."""
     return answer if cell.gate & PARKED else cell.leave(msg, answer)
 
 

@@ -150,7 +150,7 @@ class Faults:
         return f"<Faults {len(self.plan.faults)} planned, {sum(self._hits)} done>"
 
     def decide(self, where: str, key: str) -> FaultAction | None:
-        """Answer what goes wrong at a place of some room, or None; each question counts as a match."""
+        """Return what goes wrong at a place of some room, or None; each question counts as a match."""
         return self._decide(
             [
                 index
@@ -160,7 +160,7 @@ class Faults:
         )
 
     def at_edge(self, sender: str, receiver: str, message: str) -> FaultAction | None:
-        """Answer what goes wrong with a message."""
+        """Return what goes wrong with a message."""
         return self._decide(
             [
                 index

@@ -1,4 +1,4 @@
-"""The journal: every message and answer of a system, in order, as bytes that can be replayed.
+"""The journal: every message and answer of a system, in order, as bytes that can be read again.
 
 A file is the magic and a version byte, then frames: a length (4 bytes, big-endian), a kind byte, and
 the body. A `R` frame is one record in msgpack; a `B` frame holds a payload of 64 bytes or more, once,
@@ -72,7 +72,6 @@ class Journal:
         self._known: set[bytes] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._opened = -math.inf
-        self._grown: trio.Event | None = None
         self.records = 0
         self._write(MAGIC + bytes([VERSION]))
 
@@ -81,11 +80,6 @@ class Journal:
 
     def __bytes__(self) -> bytes:
         return b"".join(self._parts)
-
-    @property
-    def opened(self) -> float:
-        """The trio time that the records count from."""
-        return self._opened
 
     def begin(self) -> None:
         """Count time from now. Raises ConfigError when the journal is another system's already."""
@@ -103,7 +97,7 @@ class Journal:
         trace: Trace | None,
         deadline: float,
     ) -> int:
-        """Record a message; answers its number. Raises ConfigError when it is not of plain values."""
+        """Record a message and return its number. Raises ConfigError when it is not of plain values."""
         try:
             body = self._plain(msgspec.to_builtins(msg, builtin_types=(bytes,)))
         except TypeError as error:
@@ -140,9 +134,6 @@ class Journal:
         at = self._micros(trio.current_time())
         record = Record(self.records, at, kind, sender, receiver, name, of, limit, trace, body)
         self._frame(b"R", self._encoder.encode(record))
-        grown, self._grown = self._grown, None
-        if grown is not None:
-            grown.set()
         return self.records
 
     def _micros(self, time: float) -> int:
@@ -172,12 +163,6 @@ class Journal:
         self._parts.append(data)
         if self._file is not None:
             self._file.write(data)
-
-    async def grown(self) -> None:
-        """Wait for one more record."""
-        if self._grown is None:
-            self._grown = trio.Event()
-        await self._grown.wait()
 
 
 def type_name(kind: type) -> str:

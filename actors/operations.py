@@ -44,7 +44,7 @@ class Parked:
 
 
 def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any], Any]:
-    """Make what begins an operation look like a step: it answers the token where the end comes later."""
+    """Make what begins an operation look like a step: it returns the token where the end comes later."""
     system = cell.system
 
     def begin(msg: Any) -> Any:
@@ -68,7 +68,7 @@ async def conduct(cell: Cell, operation: Callable[[Any], Operation], msg: Any) -
 
 
 def park(cell: Cell, operation: Operation, waits_for: object, msg: Any) -> ReplyToken:
-    """Hand an operation that must wait over to its actor's task; answers the token of its reply."""
+    """Hand an operation that must wait over to its actor's task; return the token of its reply."""
     if type(waits_for) is not ReplyToken:
         misuse = RuntimeError(
             f"{cell.path}: the operation for {type(msg).__name__} awaited something that is not an "

@@ -99,7 +99,7 @@ class ReplyToken:
         return self.phase is Phase.ANSWERED
 
     def reply(self, value: Any) -> None:
-        """Answer. Raises RuntimeError when answered before, or outside the actor's own handlers."""
+        """Give the answer. Raises RuntimeError when answered before, or outside the actor's own handlers."""
         self._check()
         self.settle(value)
 
@@ -165,7 +165,7 @@ class ReplyToken:
         return self._value, self._error
 
     def result(self) -> Any:
-        """Answer what was answered, or raise it."""
+        """Return what was answered, or raise it."""
         if self._error is not None:
             raise self._error
         return self._value

@@ -18,7 +18,6 @@ from .dead_letters import Reason
 from .dispatch import stopped
 from .gate import DOWN, STOPPED
 from .life import live
-from .mailbox import MailboxSpec
 from .ref import Ref
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self!r}: times and jitter are not negative, the factor at least 1")
 
     def delay(self, recent: int, rng: random.Random) -> float:
-        """Answer the wait before the restart that follows `recent` others."""
+        """Return the wait before the restart that follows `recent` others."""
         # the exponent is capped because a float overflows long after `most` is reached
         base = min(self.first * self.factor ** min(recent, 64), self.most)
         # whole microseconds, as the journal's times: a replay then meets the same ones
@@ -67,16 +66,23 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor to start: the factory makes it anew for each life."""
+    """An actor to start: the factory makes it anew for each life.
+
+    `bound` is how many messages its mailbox holds per lane.
+    """
 
     factory: Callable[[], Actor]
     name: str
-    mailbox: MailboxSpec = MailboxSpec()
+    bound: int = 1024
     restart: Restart = Restart.PERMANENT
     stop_timeout: float = 5.0
 
     def __post_init__(self) -> None:
         _check_restart(self.restart)
+        if not is_whole(self.bound, 1):
+            raise ConfigError(
+                f"{self.name}: a mailbox holds a message at least, not {self.bound!r}"
+            )
         if not is_number(self.stop_timeout, 0):
             raise ConfigError(
                 f"{self.name}: stop_timeout is a number of seconds, not {self.stop_timeout!r}"
@@ -140,7 +146,7 @@ class ActorNode:
         return self.spec.restart
 
     async def start(self) -> BaseException | None:
-        """Start a life; answers None when the actor is ready, or the crash that kept it from it."""
+        """Start a life; return None when the actor is ready, or the crash that kept it from it."""
         if not self._over.is_set():
             return None
         self._over = trio.Event()
@@ -251,7 +257,7 @@ class Supervisor:
     # -- as a child -------------------------------------------------------------------------------
 
     async def start(self) -> BaseException | None:
-        """Start all children; answers None when they are ready, or the crash that kept one from it."""
+        """Start all children; return None when they are ready, or the crash that kept one from it."""
         if not self._over.is_set():
             return None
         if self.supervisor is None:
@@ -349,7 +355,7 @@ class Supervisor:
         self._news.set()
 
     async def _after(self, child: ActorNode | Supervisor, cause: BaseException | None) -> bool:
-        """Do what is due after a child's end; answers whether it was one restart too many."""
+        """Do what is due after a child's end; return whether it was one restart too many."""
         if self._halt.is_set() or child not in self.children:
             return False
         if child.restart is Restart.TEMPORARY or (

@@ -14,12 +14,10 @@ import trio
 from ..errors import ActorStopped, Closed, ConfigError, MailboxFull
 from .actor import Actor
 from .cell import Cell
-from .clock import Clock
 from .dead_letters import DeadLetters
 from .faults import FaultPlan, Faults
 from .introspection import SystemStatistics, TreeNode, system_statistics, system_tree
 from .journal import Journal
-from .mailbox import MailboxSpec
 from .observer import Observer, Trace
 from .ref import Ref
 from .supervision import (
@@ -61,7 +59,6 @@ class ActorSystem:
         self.dispatch = dispatch
         self.observer = observer
         self.seed = seed
-        self.clock = Clock()
         self.dead_letters = DeadLetters(observer)
         self.journal = journal
         self.faults = Faults(faults)
@@ -95,16 +92,17 @@ class ActorSystem:
         actor: A | Callable[[], A],
         *,
         name: str,
-        mailbox: MailboxSpec | None = None,
+        bound: int = 1024,
         restart: Restart | None = None,
         stop_timeout: float = 5.0,
         parent: Ref[Any] | Supervisor | None = None,
     ) -> Ref[A]:
-        """Start an actor and answer its reference when it is ready.
+        """Start an actor and return its reference when it is ready.
 
         `actor` is a factory, called for each life (`restart` is PERMANENT by default), or an instance,
-        which lives once (TEMPORARY). `parent` is a supervisor, or an actor under whose path the new one shall be and whose supervisor
-        it shares; the default is the top. Raises ConfigError for a name that is taken or not plain,
+        which lives once (TEMPORARY). Its mailbox holds `bound` messages per lane. `parent` is a
+        supervisor, or an actor under whose path the new one shall be and whose supervisor it shares;
+        the default is the top. Raises ConfigError for a name that is taken or not plain,
         ActorCrashed when the actor cannot start, Closed.
         """
         if isinstance(actor, Actor):
@@ -118,7 +116,7 @@ class ActorSystem:
         spec = ChildSpec(
             factory=factory,
             name=name,
-            mailbox=mailbox or MailboxSpec(),
+            bound=bound,
             restart=Restart.PERMANENT if restart is None else restart,
             stop_timeout=stop_timeout,
         )
@@ -132,7 +130,7 @@ class ActorSystem:
     ) -> tuple[Ref[Any] | Supervisor, ...]:
         """Start actors and supervisors in order, each when the one before is ready.
 
-        Answers a reference for each actor and the supervisor for each SupervisorSpec; what is below
+        Returns a reference for each actor and the supervisor for each SupervisorSpec; what is below
         one is found by `find`. Raises as `spawn` does.
         """
         made: list[Ref[Any] | Supervisor] = []
@@ -163,7 +161,7 @@ class ActorSystem:
             raise ConfigError(f"{path} exists already; names are unique under one parent")
         node: ActorNode | Supervisor
         if isinstance(spec, ChildSpec):
-            ref: Ref[Any] = Ref(self, spec.name, path, spec.mailbox)
+            ref: Ref[Any] = Ref(self, spec.name, path, spec.bound)
             node = ActorNode(supervisor, spec, ref)
             self.refs[path] = ref
             self._nodes[path] = node
@@ -179,7 +177,7 @@ class ActorSystem:
         return node
 
     def find(self, path: str) -> Ref[Any]:
-        """Answer the actor at a path. Raises ConfigError where there is none."""
+        """Return the actor at a path. Raises ConfigError where there is none."""
         ref = self.refs.get(path)
         if ref is None:
             raise ConfigError(f"no actor at {path!r}; there are {', '.join(self.refs) or 'none'}")
@@ -222,7 +220,7 @@ class ActorSystem:
     # -- closing ----------------------------------------------------------------------------------
 
     def closing_error(self) -> Closed | None:
-        """Make the error that a closed system answers; None while it is open."""
+        """Make the error that whoever asks a closed system gets; None while it is open."""
         if not self._closed:
             return None
         if self._cause is None:
@@ -263,15 +261,15 @@ class ActorSystem:
     # -- looking ----------------------------------------------------------------------------------
 
     def paths(self) -> tuple[str, ...]:
-        """Answer the paths of all actors and supervisors, in order of their start."""
+        """Return the paths of all actors and supervisors, in order of their start."""
         return tuple(self._nodes)
 
     def tree(self) -> TreeNode:
-        """Answer all actors as a tree of plain structs; `print` it."""
+        """Return all actors as a tree of plain structs; `print` it."""
         return system_tree(self)
 
     def statistics(self) -> SystemStatistics:
-        """Answer the figures of all actors and dead letters as plain structs."""
+        """Return the figures of all actors and dead letters as plain structs."""
         return system_statistics(self)
 
 

@@ -133,7 +133,7 @@ class Watch:
         trace: Trace | None,
         deadline: float,
     ) -> ReplyToken | None:
-        """Fail or lose a question; answers the token that nobody will ever answer."""
+        """Fail or lose a question; return the token that nobody will ever answer."""
         if action is None or action.what not in (FaultKind.FAIL, FaultKind.DROP):
             return None
         name = type(msg).__name__
@@ -166,7 +166,7 @@ class Watch:
         return head is None or head.due == -math.inf or head.due <= trio.current_time()
 
     def when_due(self, cell: Cell) -> float:
-        """Answer the trio time at which the next queued message may be handled."""
+        """Return the trio time at which the next queued message may be handled."""
         head = cell.mailbox.head()
         return -math.inf if head is None else head.due
 

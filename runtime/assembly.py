@@ -14,7 +14,6 @@ from ..actors import (
     FaultPlan,
     Faults,
     Journal,
-    MailboxSpec,
     Observer,
     Ref,
     open_system,
@@ -215,13 +214,13 @@ async def _to_its_end(close: Callable[[], Awaitable[None]]) -> None:
         raise group.exceptions[0] from None
 
 
-_MAILBOX = MailboxSpec(bound=1 << 20)
+_MAILBOX = 1 << 20
 """As many as requests and operations can be outstanding: a notice that one is over must find room."""
 
 
 async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
     """Start an actor whose crash closes the system: permanent, where no restart is allowed."""
-    return await system.spawn(lambda: actor, name=name, mailbox=_MAILBOX)
+    return await system.spawn(lambda: actor, name=name, bound=_MAILBOX)
 
 
 def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:

@@ -25,14 +25,6 @@ class Blob(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Latest(msgspec.Struct, frozen=True):
-    key: str
-    value: int
-
-    def coalesce_key(self) -> str:
-        return self.key
-
-
 class Refuse(msgspec.Struct, frozen=True):
     pass
 
@@ -95,10 +87,6 @@ class Counter(Leaf):
     def note(self, msg: Note) -> int:
         self.notes.append(msg)
         return len(self.notes)
-
-    @handles(Latest)
-    def latest(self, msg: Latest) -> None:
-        self.notes.append(msg)
 
     @handles(Blob)
     def blob(self, msg: Blob) -> bytes:

@@ -1,11 +1,10 @@
-"""The journal: what it says, how it is written, and that a replay writes the same."""
+"""The journal: what it says, how it is written, and that the same seed writes the same."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ import trio
 import trio.testing
 from banyankv.actors import (
     ActorSystem,
-    Backoff,
     Fault,
     FaultKind,
     FaultPlan,
@@ -24,7 +22,6 @@ from banyankv.actors import (
     handles,
     open_system,
     read_journal,
-    replay,
 )
 from banyankv.errors import BanyanError, ConfigError, DeadlineExceeded, IntegrityError
 from banyankv.testing.scheduler import seeded_scheduler
@@ -60,15 +57,6 @@ def record(
     return bytes(journal)
 
 
-def again(journal: bytes, **options: Any) -> bytes:
-    """Replay a journal and answer the one that the replay wrote."""
-
-    async def script(system: ActorSystem) -> None:
-        await replay(journal, system)
-
-    return record(script, **options)
-
-
 async def turn(system: ActorSystem) -> None:
     """A bit of everything."""
     boss, counter = system.find("/boss"), system.find("/counter")
@@ -95,16 +83,15 @@ async def turn(system: ActorSystem) -> None:
     await trio.sleep(3)
 
 
-def test_the_same_seed_gives_the_same_journal_and_so_does_a_replay(dispatch: str) -> None:
+def test_the_same_seed_gives_the_same_journal(dispatch: str) -> None:
     first = record(turn, dispatch=dispatch, seed=3)
     assert record(turn, dispatch=dispatch, seed=3) == first
-    assert again(first, dispatch=dispatch, seed=3) == first
     kinds = {entry.kind.value for entry in read_journal(first)}
     expected = {"ask", "tell", "control", "answered", "refused", "crashed", "left"}
     assert kinds - {"call"} == expected
 
 
-def test_a_replay_under_faults_is_the_same(dispatch: str) -> None:
+def test_the_same_seed_under_faults_gives_the_same_journal(dispatch: str) -> None:
     plan = FaultPlan(
         seed=5,
         faults=(
@@ -125,7 +112,7 @@ def test_a_replay_under_faults_is_the_same(dispatch: str) -> None:
             await counter.ask(Work(0.1))
 
     first = record(script, dispatch=dispatch, faults=plan)
-    assert again(first, dispatch=dispatch, faults=plan) == first
+    assert record(script, dispatch=dispatch, faults=plan) == first
 
 
 @settings(max_examples=15, deadline=None)
@@ -143,7 +130,7 @@ def test_a_replay_under_faults_is_the_same(dispatch: str) -> None:
         max_size=3,
     ),
 )
-def test_any_run_replays_byte_for_byte(
+def test_any_run_is_written_the_same_byte_for_byte(
     dispatch: str, seed: int, scripts: list[list[tuple[str, int]]]
 ) -> None:
     async def script(system: ActorSystem) -> None:
@@ -174,7 +161,7 @@ def test_any_run_replays_byte_for_byte(
         await trio.sleep(20)
 
     first = record(script, dispatch=dispatch, seed=seed)
-    assert again(first, dispatch=dispatch, seed=seed) == first
+    assert record(script, dispatch=dispatch, seed=seed) == first
 
 
 def test_records_tell_who_sent_what(dispatch: str) -> None:
@@ -314,35 +301,6 @@ def test_what_is_no_journal_is_refused() -> None:
         read_journal(good[:first] + good[first + 5 + length :])
 
 
-def test_a_replay_on_another_system_is_found_out() -> None:
-    async def script(system: ActorSystem) -> None:
-        await system.find("/boss").ask(Twice(1))
-
-    journal = record(script, dispatch="direct")
-
-    async def main(script: Callable[[ActorSystem], Awaitable[Any]]) -> None:
-        async with open_system("t", journal=Journal()) as system:
-            await script(system)
-
-    async def without_cast(system: ActorSystem) -> None:
-        with pytest.raises(ConfigError, match="no actor at '/boss'"):
-            await replay(journal, system)
-
-    async def with_another_boss(system: ActorSystem) -> None:
-        class Lazy(Boss):
-            @handles(Twice)
-            async def twice(self, msg: Twice) -> tuple[int, int]:
-                return 0, 0
-
-        counter = await system.spawn(Counter, name="counter")
-        await system.spawn(lambda: Lazy(counter), name="boss")
-        with pytest.raises(IntegrityError, match="2 records where the journal has 6"):
-            await replay(journal, system)
-
-    for attempt in (without_cast, with_another_boss):
-        trio.run(main, attempt, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 async def test_messages_must_be_plain_and_answers_may_be_opaque(dispatch: str) -> None:
     class Odd(Leaf):
         @handles(Add)
@@ -365,10 +323,3 @@ async def test_messages_must_be_plain_and_answers_may_be_opaque(dispatch: str) -
     assert file.getvalue() == bytes(journal)
     assert [entry.type for entry in read_journal(bytes(journal))][-1] == "builtins.object"
     assert repr(journal) == "<Journal of 2 records>"
-
-
-async def test_replay_needs_a_journal_of_its_own() -> None:
-    async with open_system("t", backoff=Backoff()) as system:
-        with pytest.raises(ConfigError, match="with a journal"):
-            await replay(b"", system)
-    assert Journal().opened == -math.inf
