@@ -43,7 +43,7 @@ POLICY_KEYS: dict[str, tuple[Any, Callable[[Use], Any]]] = {
 @pytest.mark.parametrize("policy", POLICY_KEYS)
 @pytest.mark.parametrize("kind", COMPONENTS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_victims_are_those_of_a_sort_at_each_turn(
     policy: str, kind: str, data: st.DataObject
 ) -> None:
@@ -293,7 +293,7 @@ def test_no_step_of_the_cleaning_is_long() -> None:
     ),
     live=st.integers(60, 150),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_order_holds_while_the_old_heap_moves_over(steps: list[tuple[str, int]], live: int) -> None:
     churn = Churn()
     for _ in range(live):

@@ -361,7 +361,6 @@ def test_ledgers_are_recomputation_whatever_happens(kind: str) -> None:
     run_state_machine_as_test(
         sized,
         settings=settings(
-            max_examples=40,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

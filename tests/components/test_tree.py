@@ -216,7 +216,7 @@ def test_chains_are_found_again_from_the_last_one_known() -> None:
     page=st.sampled_from([1, 16, 64]),
     keys=st.lists(st.lists(st.integers(0, 1), max_size=260), min_size=1, max_size=6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 def test_the_order_of_inserts_changes_no_match(page: int, keys: list[list[int]]) -> None:
     """Token by token, so that keys part inside pages too."""
 
@@ -375,6 +375,4 @@ class Forest(RuleBasedStateMachine):
 @pytest.mark.parametrize("page", [1, 16, 64])
 def test_a_forest_is_a_set_of_prefixes(page: int) -> None:
     sized = type("Sized", (Forest,), {"page": page})
-    run_state_machine_as_test(
-        sized, settings=settings(max_examples=25, stateful_step_count=20, deadline=None)
-    )
+    run_state_machine_as_test(sized, settings=settings(stateful_step_count=20, deadline=None))

@@ -164,9 +164,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
 async def test_a_store_is_a_bounded_dictionary(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, list]]

@@ -216,4 +216,4 @@ class SlabMachine(RuleBasedStateMachine):
 
 
 TestSlabMachine = SlabMachine.TestCase
-TestSlabMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSlabMachine.settings = settings(stateful_step_count=30, deadline=None)

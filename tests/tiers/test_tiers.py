@@ -406,4 +406,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTierMachine = TierMachine.TestCase
-TestTierMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTierMachine.settings = settings(stateful_step_count=30, deadline=None)
