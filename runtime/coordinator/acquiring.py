@@ -63,7 +63,7 @@ class Acquiring:
         parts = self._parts
         limit: int | None = None
         while True:
-            walked: c.Walked = await parts.tree.ask(self._planner.walk_of(msg))
+            walked = await parts.tree.ask(self._planner.walk_of(msg))
             record, lacking = await self._claim(msg, walked, limit, host=False)
             if lacking:
                 raise IntegrityError("what was claimed as present on L1 is not")
@@ -83,7 +83,7 @@ class Acquiring:
         host = not pending.settle_for_device
         limit: int | None = None
         while True:
-            walked: c.Walked = await parts.tree.ask(self._planner.walk_of(msg))
+            walked = await parts.tree.ask(self._planner.walk_of(msg))
             record, lacking = await self._claim(msg, walked, limit, host=host)
             boundary = record.published
             if pending.device < 0:
@@ -139,7 +139,7 @@ class Acquiring:
         while boundary > 0:
             claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
             for part in parts.asking:
-                claimed: c.Claimed = await part.ref.ask(claim)
+                claimed = await part.ref.ask(claim)
                 locked = claimed.lock
                 if locked is not None:
                     shares[part.index].hold(locked, claimed.boundary)
@@ -192,7 +192,7 @@ class Acquiring:
         for part in snapshots:
             share = record.shares[part.index]
             if share.pages:
-                locked: c.Locked = await part.ref.ask(c.Lock(record.anchor))
+                locked = await part.ref.ask(c.Lock(record.anchor))
                 share.receipts = locked.receipts
         got = await self._room.take(Tier.L1, tuple((part.name, 1) for part in snapshots))
         if isinstance(got, t.Short):
@@ -205,7 +205,7 @@ class Acquiring:
         """Complete a lease that had to wait for its pages; False where they did not all come."""
         for share in record.shares:
             if share.receipts and not share.pages:
-                table: c.Locked = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
+                table = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
                     return False
                 share.start, share.pages = table.start, table.pages

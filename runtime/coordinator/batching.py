@@ -56,7 +56,7 @@ class Batching:
         """Lease for each request what is reusable from L1 now."""
         parts = self._parts
         walks = tuple([self._planner.walk_of(each) for each in msg.requests])
-        walked: tuple[c.Walked, ...] = await parts.tree.ask(c.WalkMany(walks))
+        walked = await parts.tree.ask(c.WalkMany(walks))
         entries = [
             _Entry(each, tuple(map(Share, parts.all)), path)
             for each, path in zip(msg.requests, walked, strict=True)
@@ -94,7 +94,7 @@ class Batching:
             ]
         )
         first = part is self._parts.asking[0]
-        answers: tuple[c.Claimed, ...] = await part.ref.ask(c.ClaimMany(claims))
+        answers = await part.ref.ask(c.ClaimMany(claims))
         for entry, claimed in zip(asked, answers, strict=True):
             locked = claimed.lock
             entry.good = locked is not None or not claimed.boundary
@@ -121,9 +121,7 @@ class Batching:
         found = [e for e in entries if e.good and e.boundary]
         if not found:
             return
-        got: t.Allocated | t.Short = await self._parts.l1.ask(
-            t.Allocate(((part.name, len(found)),))
-        )
+        got = await self._parts.l1.ask(t.Allocate(((part.name, len(found)),)))
         if isinstance(got, t.Short):
             # Room for one copy might be made by evicting the state that another is still to copy.
             for entry in found:

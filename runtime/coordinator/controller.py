@@ -7,7 +7,7 @@ cache as messages on its control lane, exactly one for each operation, whatever 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -20,6 +20,8 @@ from ...tiers.store import messages as s
 from ...tiers.store.keys import chain, encoded_seed
 from .. import messages as m
 from .endpoints import Endpoints, Spans
+
+Answer = TypeVar("Answer")
 
 
 class HybridCacheController(Coordinator):
@@ -81,7 +83,7 @@ class HybridCacheController(Coordinator):
                 tuple((rule.name, b"".join(chains[i] for i in at)) for rule, at in wanted.items()),
                 trio.current_time() + self._timeout,
             )
-            probed: s.Probed = await self._ask_store(probe)
+            probed = await self._ask_store(probe)
             for rule, flags in zip(wanted, probed.present, strict=True):
                 there = (i for i, flag in zip(wanted[rule], flags, strict=True) if flag)
                 held[rule.name] = self._endpoints.spans(rule, there)
@@ -97,7 +99,7 @@ class HybridCacheController(Coordinator):
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
         return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)
 
-    async def _ask_store(self, msg: Any) -> Any:
+    async def _ask_store(self, msg: Message[Answer]) -> Answer:
         if self._store is None:
             raise IntegrityError("there is no store to ask")
         return await self._store.ask(msg)
@@ -109,7 +111,7 @@ class HybridCacheController(Coordinator):
 
     async def _fetch(self, msg: m.Fetch) -> None:
         deadline = trio.current_time() + self._timeout
-        answer: s.Outcomes = await self._ask_store(s.Fetch(msg.items, deadline))
+        answer = await self._ask_store(s.Fetch(msg.items, deadline))
         self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
 
     @handles(m.Save)
@@ -130,7 +132,7 @@ class HybridCacheController(Coordinator):
         stored = 0
         if missing:
             deadline = trio.current_time() + self._timeout
-            answer: s.Outcomes = await self._ask_store(s.Save(tuple(missing), deadline))
+            answer = await self._ask_store(s.Save(tuple(missing), deadline))
             for item, reason in zip(missing, answer.outcomes, strict=True):
                 if reason is None:
                     stored += self._endpoints.bytes(item)
@@ -148,7 +150,7 @@ class HybridCacheController(Coordinator):
             tuple((name, _packed(group)) for name, group in by_component.items()),
             trio.current_time() + self._timeout,
         )
-        probed: s.Probed = await self._ask_store(probe)
+        probed = await self._ask_store(probe)
         if probed.reason is not None:
             return []
         return [

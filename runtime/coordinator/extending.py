@@ -217,13 +217,13 @@ class Extending:
             if start > share.own_start:
                 free.append((part.name, share.take_own(start, page), 0))
             if share.receipts and start >= share.low_end:
-                receded: c.Locked = await part.ref.ask(c.Recede(share.receipts, start))
+                receded = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         await self._room.give_back(_L1, free)
 
     async def _shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, int]:
         """Find the pool that is shortest for this request: the error that says so, and its capacity."""
-        usage: tuple[t.PoolUsage, ...] = await self._parts.l1.ask(t.Usage())
+        usage = await self._parts.l1.ask(t.Usage())
         pools = {pool.component: pool for pool in usage}
         want = [(name, needed) for name, needed in self._want(record, count) if needed]
         name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)
@@ -236,7 +236,7 @@ class Extending:
     async def _locked(self, name: str) -> int:
         """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
         part = self._parts.by_name[name]
-        held: tuple[c.Held, c.Held] = await part.ref.ask(c.Ledger())
+        held = await part.ref.ask(c.Ledger())
         own = 0
         for record in self._leases.values():
             share = record.shares[part.index]

@@ -53,7 +53,7 @@ class Planner:
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:
         """Answer how far the base component alone would go."""
-        reached: c.Reached = await self._parts.base.ref.ask(
+        reached = await self._parts.base.ref.ask(
             c.Reach(walked.path, walked.ends, walked.ends[-1], walked.partial, host)
         )
         return reached.boundary
@@ -70,7 +70,7 @@ class Planner:
             for part in self._parts.all:
                 if part is settled:
                     return Plan(boundary, resident, full)
-                reached: c.Reached = await part.ref.ask(
+                reached = await part.ref.ask(
                     c.Reach(walked.path, walked.ends, boundary, walked.partial, host)
                 )
                 if full < 0:
@@ -84,7 +84,7 @@ class Planner:
 
     async def peek(self, msg: Peek) -> Peeked:
         """Answer how far a prompt could be reused."""
-        walked: c.Walked = await self._parts.tree.ask(self.walk_of(msg))
+        walked = await self._parts.tree.ask(self.walk_of(msg))
         lower = await self.agree(walked, host=True)
         if lower.resident:
             return Peeked(lower.boundary, lower.boundary, lower.full)
@@ -94,11 +94,11 @@ class Planner:
     async def explain(self, msg: Explain) -> tuple[Verdict, ...]:
         """Answer, per component on its own, how far it would go and what stops it."""
         limit = reusable_tokens(msg.tokens, self._parts.page)
-        walked: c.Walked = await self._parts.tree.ask(self.walk_of(msg))
+        walked = await self._parts.tree.ask(self.walk_of(msg))
         end = walked.ends[-1] if walked.ends else 0
         verdicts: list[Verdict] = []
         for part in self._parts.all:
-            reached: c.Reached = await part.ref.ask(
+            reached = await part.ref.ask(
                 c.Reach(walked.path, walked.ends, end, walked.partial, host=True)
             )
             if reached.boundary < end:

@@ -60,7 +60,7 @@ class Publishing:
         patches: list[tuple[int, int, bytes]] = []
         gained: dict[int, None] = {}
         if upto > record.published:
-            grown: c.Grown | c.Walked = await self._tree.ask(self._insert(record, upto))
+            grown = await self._tree.ask(self._insert(record, upto))
             if isinstance(grown, c.Walked):  # others have published some of it
                 walked, upto = await self._before_arrivals(record, grown, upto)
                 known = await self._cut(record, walked)
@@ -135,7 +135,7 @@ class Publishing:
                     await self._keep(record, share, new, now)
                 continue
             own, pages = share.own_start, share.take_own(upto, page)
-            relocked: c.Relocked = await part.ref.ask(
+            relocked = await part.ref.ask(
                 c.Grow(
                     _L1,
                     record.anchor,
@@ -227,7 +227,4 @@ class Publishing:
             start = ends[place - 1] if place else record.published
             states.append((path[place], start, at, slot))
         share.kept = rest
-        adopted: c.Adopted = await share.part.ref.ask(
-            c.Keep(_L1, tuple(states), now, record.priority)
-        )
-        return adopted
+        return await share.part.ref.ask(c.Keep(_L1, tuple(states), now, record.priority))

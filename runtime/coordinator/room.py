@@ -43,7 +43,7 @@ class Room:
         self, tier: Tier, want: tuple[tuple[str, int], ...]
     ) -> tuple[bytes, ...] | t.Short:
         """Allocate all of `want` or nothing from what is free now."""
-        answer: t.Allocated | t.Short = await self._parts.tiers[tier].ask(t.Allocate(want))
+        answer = await self._parts.tiers[tier].ask(t.Allocate(want))
         return answer.pages if isinstance(answer, t.Allocated) else answer
 
     async def take(
@@ -54,7 +54,7 @@ class Room:
         Pages in quarantine are counted on: nothing more is evicted in their place.
         """
         ref = self._parts.tiers[tier]
-        answer: t.Allocated | t.Short = await ref.ask(t.Allocate(want))
+        answer = await ref.ask(t.Allocate(want))
         while isinstance(answer, t.Short):
             back = await self._make_room(tier, answer, pinned)
             if not back:
@@ -69,7 +69,7 @@ class Room:
         """Copy a state to an L1 slot of its own, evicting where none is free: not what is `pinned`."""
         ref = self._parts.tiers[_L1]
         clone = t.Clone(part.name, source, stream)
-        answer: t.Cloned | t.Short = await ref.ask(clone)
+        answer = await ref.ask(clone)
         while isinstance(answer, t.Short):
             back = await self._make_room(_L1, answer, pinned)
             if not back:
@@ -105,7 +105,7 @@ class Room:
     ) -> Freed:
         """Evict from one component, and what goes along; what leaves `tier` is added to `back`."""
         started = self._report.begin()
-        freed: Freed = await part.ref.ask(Evict(tier, pages, pinned))
+        freed = await part.ref.ask(Evict(tier, pages, pinned))
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)
@@ -136,7 +136,7 @@ class Room:
         if not nodes:
             return _NOTHING
         base = self._parts.base
-        leaves: Freed = await base.ref.ask(EvictLeaves(nodes, tier))
+        leaves = await base.ref.ask(EvictLeaves(nodes, tier))
         self._count(base, leaves, tier, back)
         return leaves
 

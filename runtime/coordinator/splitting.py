@@ -19,7 +19,7 @@ class Splitter:
 
     async def split(self, node: int, at: int) -> int:
         """Split a node; answer the new upper node, which ends at `at`."""
-        upper: int = await self._parts.tree.ask(c.Split(node, at))
+        upper = await self._parts.tree.ask(c.Split(node, at))
         done = c.SplitDone(node, upper, at)
         for part in self._parts.all:
             await part.ref.ask(done)

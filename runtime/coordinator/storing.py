@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 import msgspec
 
 from ...components import messages as c
-from ...components.move_messages import Foot, Read, Slice
+from ...components.move_messages import Foot, Read
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
@@ -99,11 +99,11 @@ class Storing:
             await self._save_node(node)
 
     async def _save_node(self, node: int) -> None:
-        span: c.Spanned | None = await self._parts.tree.ask(c.Span(node))
+        span = await self._parts.tree.ask(c.Span(node))
         if span is None:
             return
         chunk = self._parts.chunk
-        path: c.Walked = await self._parts.tree.ask(c.Ancestry(node))
+        path = await self._parts.tree.ask(c.Ancestry(node))
         start = path.ends[-2] if len(path.ends) > 1 else 0
         ends = range((start // chunk + 1) * chunk, span.end + 1, chunk)
         if not ends:
@@ -129,7 +129,7 @@ class Storing:
     async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
         """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
         first = end - self._parts.chunk
-        found: Slice = await part.ref.ask(Read(op, node, first, end))
+        found = await part.ref.ask(Read(op, node, first, end))
         if not found.pages:
             return None
         if not part.snapshot:
@@ -340,7 +340,7 @@ class Storing:
             place = ends.index(item.end)
             states.append((nodes[place], starts[place], item.end, item.pages))
         if states:
-            kept: c.Adopted = await part.ref.ask(c.Keep(Tier.L2, tuple(states), now))
+            kept = await part.ref.ask(c.Keep(Tier.L2, tuple(states), now))
             if kept.free:
                 await self._room.give_back(Tier.L2, [(part.name, kept.free, 0)])
 

@@ -8,7 +8,7 @@ their node stay in quarantine until the operation is over.
 from __future__ import annotations
 
 from ...components import messages as c
-from ...components.move_messages import Arrive, Foot, Freed, Moved, Unbacked
+from ...components.move_messages import Arrive, Foot, Moved, Unbacked
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
@@ -234,7 +234,7 @@ class Transfers:
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""
         for part in self._parts.all:
-            freed: Freed = await part.ref.ask(Moved(operation.id, ok))
+            freed = await part.ref.ask(Moved(operation.id, ok))
             if freed.free:
                 await self._room.give_back(operation.target, [(part.name, freed.free, 0)])
             for tier, pages in freed.late:
