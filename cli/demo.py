@@ -145,7 +145,8 @@ def _summary(turns: Sequence[Turn], seconds: float) -> str:
         f"All {len(turns)} answers are the same with the cache and without (logits off by at most "
         f"{max(turn.off for turn in turns):.1g}). {sum(hits):,} of "
         f"{prompt:,} prompt tokens ({sum(hits) / prompt:.0%}) were not computed again "
-        f"({by_tier}); that saved {saved / 1e3:.2f} s, {share:.0%} of the time to first "
+        f"({by_tier}); that {'saved' if saved >= 0 else 'cost'} {abs(saved) / 1e3:.2f} s, "
+        f"{abs(share):.0%} of the time to first "
         f"tokens. ({seconds:.0f} s in all)"
     )
 

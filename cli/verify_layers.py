@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +19,7 @@ from ..errors import ConfigError
 from .output import WRONG, require_writable, write
 
 if TYPE_CHECKING:
-    from ..integrations.verify import TierReport
+    from ..integrations.verify import LengthReport, TierReport
 
 
 def verify_layers(
@@ -32,8 +34,10 @@ def verify_layers(
 ) -> int:
     """Restore a prompt's prefix from L1, L2 and L3 and compare every layer with a cold run.
 
-    Both runs cut the prompt at the same places, so they should agree bit for bit. 1 is the exit code
-    where a layer differs; the first one is named. Needs the extra `transformers`.
+    Both runs cut the prompt at the same places, so they should agree bit for bit. Then a long prompt
+    reuses what a short one left, and a short one what a long one left, each compared with one forward
+    of a fresh model; other cuts may make half the digits of its dtype. 1 is the exit code where
+    something differs; the first layer is named. Needs the extra `transformers`.
 
     Parameters
     ----------
@@ -49,11 +53,11 @@ def verify_layers(
     seed
         Of the random prompt.
     json
-        Write all figures to this file as one JSON array.
+        Write all figures to this file as one JSON object.
 
     """
-    if atol < 0:
-        raise ConfigError(f"--atol must not be negative, not {atol:g}")
+    if not 0 <= atol < math.inf:
+        raise ConfigError(f"--atol must be a number from 0 on, not {atol:g}")
     if page_size < 1:
         raise ConfigError(f"--page-size must be at least 1, not {page_size}")
     if find_spec("transformers") is None:
@@ -63,21 +67,33 @@ def verify_layers(
     from ..integrations.verify import verify_layers
 
     loaded = load(model)
-    reports = trio.run(lambda: verify_layers(loaded, page_size=page_size, tokens=tokens, seed=seed))
+    report = trio.run(lambda: verify_layers(loaded, page_size=page_size, tokens=tokens, seed=seed))
     console = Console(highlight=False)
-    console.print(_table(reports, atol))
+    console.print(_table(report.tiers, atol))
+    for lengths in report.lengths:
+        console.print(_across(lengths, atol), soft_wrap=True)
     if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(reports), indent=2) + b"\n")
-    verdicts = [_verdict(report, atol) for report in reports]
-    for verdict in filter(None, verdicts):
+        write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    verdicts = [verdict for tier in report.tiers if (verdict := _verdict(tier, atol))]
+    if any(lengths.differs(atol) for lengths in report.lengths):
+        verdicts.append("a prefix depends on more than its tokens: this model's must not be reused")
+    for verdict in verdicts:
         console.print(verdict, soft_wrap=True)
-    if any(verdicts):
+    if verdicts:
         return WRONG
     console.print("all layers agree" + (f" within {atol:g}" if atol else " bit for bit"))
     return 0
 
 
-def _table(reports: list[TierReport], atol: float) -> Table:
+def _across(report: LengthReport, atol: float) -> str:
+    colour = "bold red" if report.differs(atol) else "default"
+    return (
+        f"{report.tokens} tokens after {report.before}: {report.reused} reused, logits off by "
+        f"[{colour}]{report.logits:.3g}[/], at most {max(report.bound, atol):.1g} from other cuts"
+    )
+
+
+def _table(reports: Sequence[TierReport], atol: float) -> Table:
     some = reports[0]
     table = Table(
         title=f"{some.boundary} of {some.tokens} tokens restored, off by at most",

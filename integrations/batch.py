@@ -76,7 +76,7 @@ class BatchedCache(DynamicCache):
             self._gather_states()
 
     def attention_mask(self, device: torch.device) -> torch.Tensor | None:
-        """Answer what is padding, [batch, past + 1]; None where nothing is."""
+        """Return what is padding, [batch, past + 1]; None where nothing is."""
         lengths = torch.tensor(self._lengths, device=device).unsqueeze(1)
         if bool((lengths == self._past).all()):
             return None
@@ -125,7 +125,7 @@ class BatchedCache(DynamicCache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new keys and values into their pages; answer all that the layer attends to."""
+        """Write the new keys and values into their pages; return all that the layer attends to."""
         kv = self._where[layer_idx]
         self._rows.write(kv, self._new[kv.component], key_states[:, :, 0], value_states[:, :, 0])
         return cast(

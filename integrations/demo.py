@@ -24,6 +24,7 @@ from ..runtime.config import CacheConfig, StoreConfig
 from ..runtime.messages import HitTokens
 from .layout import CacheLayout, describe
 from .transformers import TransformersEngine
+from .verify import rounding
 
 CONVERSATIONS, TURNS = 3, 6
 RESTART = 4
@@ -33,9 +34,6 @@ SYSTEM, QUESTION, ANSWER = 512, 320, 12
 """Tokens of the system prompt that all share, of each question and of each answer."""
 
 CHUNK = 256
-TOLERANCE = 1e-4
-"""What logits may be off by: prompts that are cut elsewhere add up in another order."""
-
 L1_TOKENS, L2_TOKENS, STORE_BYTES = 3584, 24_576, 1 << 28
 
 TurnDone = Callable[["Turn"], None]
@@ -45,7 +43,8 @@ class Turn(msgspec.Struct, frozen=True):
     """One turn of one conversation, numbered from 1; times are to the first token, in ms.
 
     `differs` is the first token of the answer that is not the same with the cache, -1 for none;
-    `off` the largest difference between any two logits from which the tokens were chosen.
+    `off` the largest difference between any two logits from which the tokens were chosen, `allowed`
+    what other cuts of the prompt may make of it.
     """
 
     conversation: int
@@ -56,11 +55,12 @@ class Turn(msgspec.Struct, frozen=True):
     without_ms: float
     differs: int
     off: float
+    allowed: float
 
     @property
     def same(self) -> bool:
         """Whether the model said the same with the cache as without it."""
-        return self.differs < 0 and self.off <= TOLERANCE
+        return self.differs < 0 and self.off <= self.allowed
 
 
 async def play(model: PreTrainedModel, *, seed: int = 0, on_turn: TurnDone) -> list[Turn]:
@@ -131,8 +131,9 @@ async def _turn(
     # Behind a token that differs, the logits are those of another text.
     compared = zip(warm[: differs + 1 or None], cold, strict=False)
     off = max(float((one - other).abs().max()) for one, other in compared)
+    allowed = max(rounding(engine.model, logits) for logits in cold)
     return (
-        Turn(conversation, number, len(prompt), hit, with_ms, without_ms, differs, off),
+        Turn(conversation, number, len(prompt), hit, with_ms, without_ms, differs, off, allowed),
         answer,
     )
 

@@ -7,14 +7,13 @@
     DummyLayer, layers that borrow another's KV     nothing
 
 Chunked attention (Llama 4) keeps its last tokens as a window does and is treated as one: a little more
-than its chunk needs, and exact. Kinds come from the model's own `DynamicCache(config=…)`, shapes and dtypes from a forward of one
-token: configurations name the same extents differently in every family, cache objects do not.
+than its chunk needs, and exact. Kinds come from the model's own `DynamicCache(config=…)`, shapes and
+dtypes from a forward of one token: configurations name the same extents differently in every family,
+cache objects do not.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +31,8 @@ from transformers.cache_utils import (
 
 from ..errors import ConfigError
 from ..spec import ComponentSpec, ModelSpec, PagedSpec, SnapshotSpec, StateTensor
+from .digest import model_digest
+from .purity import longest, model_type, refuse_impure
 
 FULL, SWA, MAMBA = "full", "swa", "mamba"
 
@@ -43,18 +44,6 @@ _KINDS = (
     LinearAttentionAndSlidingWindowAttentionLayer,
     DummyLayer,
 )
-
-_REFUSED = {
-    "minimax": "keeps its lightning attention's states in a cache class of its own",
-    "recurrent_gemma": "keeps its recurrent states on the modules, not in the cache object",
-}
-"""Model types whose cache object is not the whole state, and why."""
-
-_STEPWISE = {"jamba", "zamba"}
-"""Model types whose recurrent layers ignore a stored state when more than one token is fed."""
-
-_SAMPLE = 4096
-"""Values of each parameter, at most, that tell one model's weights from another's."""
 
 
 class KVLayer(msgspec.Struct, frozen=True):
@@ -92,8 +81,8 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     `spec` is what `CacheConfig` needs. `split` tells, for a component whose keys and values differ in
     width, how wide the keys are: both then lie behind each other in one row (MLA). `window` is the
-    sliding layers' window in tokens, the current one included, 0 without such layers. A `stepwise`
-    model is fed token by token once it has a state.
+    sliding layers' window in tokens, the current one included, 0 without such layers. A sequence has
+    at most `longest` tokens, prompt and answer; None for any number.
     """
 
     spec: ModelSpec
@@ -101,7 +90,7 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[StateLayer, ...]
     split: dict[str, int]
     window: int
-    stepwise: bool
+    longest: int | None = None
 
     def keeps(self, layer: int) -> str:
         """Name what a cache layer holds: "full", "swa", "mamba", two of them, or "nothing"."""
@@ -112,22 +101,22 @@ class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(
-    model: PreTrainedModel, *, page_size: int = 16, name: str | None = None
+    model: PreTrainedModel, *, page_size: int = 16, digest: str | None = None
 ) -> CacheLayout:
     """Derive what a decoder's cache holds: components, shapes, dtypes, window.
 
-    Runs the model on one token. `name` goes into the fingerprint that separates stored bytes of
-    different models, so it must change whenever the weights do; the default is made from the
-    configuration and from samples of all weights.
+    Runs the model on one token. The spec's name goes into the fingerprint that separates stored bytes
+    of different models: it is made from the configuration and from every byte of the weights. A
+    `digest` of your own stands in place of the weights; it must change whenever they do.
 
     SWA's window is one less than the model's, which counts the current token. Raises ConfigError,
-    naming the layer and its kind, for what could not be restored exactly: other kinds of cache
-    layers, states outside the cache object, layers of one component that differ in shape or window,
-    and models without any full-attention layer.
+    naming the kind and where there is one the layer, for what could not be restored exactly: prefixes
+    that depend on more than their tokens, other kinds of cache layers, states outside the cache
+    object, layers of one component that differ in shape or window, and models without any
+    full-attention layer.
     """
-    kind = _model_type(model)
-    if kind in _REFUSED:
-        raise ConfigError(f"{kind} cannot be restored: it {_REFUSED[kind]}")
+    kind = model_type(model)
+    refuse_impure(model)
     layers = _probe(model, kind)
     paged: dict[str, list[_Member]] = {FULL: [], SWA: []}
     states: list[StateLayer] = []
@@ -167,7 +156,7 @@ def describe(
         components.append(SnapshotSpec(name=MAMBA, states=tuple(tensors)))
     return CacheLayout(
         spec=ModelSpec(
-            name=name or f"{kind}-{_weights_digest(model)}",
+            name=f"{kind}-{model_digest(model, digest)}",
             page_size=page_size,
             components=tuple(components),
         ),
@@ -175,25 +164,20 @@ def describe(
         states=tuple(states),
         split=split,
         window=_window(kind, paged[SWA]),
-        stepwise=kind in _STEPWISE,
+        longest=longest(model),
     )
 
 
-def _model_type(model: PreTrainedModel) -> str:
-    return str(model.config.get_text_config(decoder=True).model_type)
-
-
 def _probe(model: PreTrainedModel, kind: str) -> list[Any]:
-    """Run one token through the model and answer the layers of its cache object."""
-    if model.config.is_encoder_decoder:
-        raise ConfigError(f"{kind} is an encoder and a decoder; only decoders are supported")
-    cache = DynamicCache(config=model.config)
-    token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    """Run one token through the model and return the layers of its cache object."""
     try:
+        cache = DynamicCache(config=model.config)
+        token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
         with torch.inference_mode():
             model(input_ids=token, position_ids=token, cache=cache, use_cache=True)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{kind} does not run on a DynamicCache: {error}") from error
+    except Exception as error:  # what a model raises that is made for another cache, nobody knows
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{kind} does not run on a DynamicCache ({said})") from error
     return list(cache.layers)
 
 
@@ -209,7 +193,7 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 def _paged(kind: str, component: str, members: list[_Member]) -> tuple[PagedSpec, int]:
-    """Make a component of layers that are alike; also answer the keys' width where the values' differs."""
+    """Make a component of layers that are alike; also return the keys' width where the values' differs."""
     first, *others = members
     for other in others:
         if other.shapes != first.shapes:
@@ -253,17 +237,3 @@ def _window(kind: str, members: list[_Member]) -> int:
             )
         return int(window)
     return 0
-
-
-def _weights_digest(model: PreTrainedModel) -> str:
-    """Digest the configuration and up to 4,096 evenly spaced values of each parameter and buffer."""
-    config = model.config.to_dict()
-    for volatile in ("transformers_version", "_name_or_path", "use_cache"):
-        config.pop(volatile, None)
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, len(flat) // _SAMPLE)].contiguous()
-        digest.update(sample.view(torch.uint8).cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]

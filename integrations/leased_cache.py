@@ -70,7 +70,7 @@ class LeasedCache(DynamicCache):
                 layer.cumulative_length = length
 
     def _pages_of(self, component: str, length: int) -> tuple[torch.Tensor, int]:
-        """Answer the pages that hold the component's need of [0, length), and the tokens to skip."""
+        """Return the pages that hold the component's need of [0, length), and the tokens to skip."""
         first = max(0, length - (self._layout.window - 1)) if component == SWA else 0
         start, page = self._lease.start(component), self._pools.page
         if start > first:

@@ -15,7 +15,8 @@ from .tiny import FAMILIES, tiny_model
 def load(model: str) -> PreTrainedModel:
     """Make the tiny model of a family, or load a Transformers model from a folder, in its own dtype.
 
-    Never downloads. Raises ConfigError where `model` is neither.
+    Never downloads. Raises ConfigError where `model` is neither, and for a checkpoint that cannot be
+    read or lacks weights.
     """
     logging.set_verbosity_error()  # kernels that are not installed are no news to a checker of bytes
     if model in FAMILIES:
@@ -26,8 +27,15 @@ def load(model: str) -> PreTrainedModel:
             "Transformers model"
         )
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(model, local_files_only=True, dtype="auto")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{model}: {error}") from error
+        loaded, told = AutoModelForCausalLM.from_pretrained(
+            model, local_files_only=True, dtype="auto", output_loading_info=True
+        )
+    except Exception as error:  # a damaged file may raise anything
+        raise ConfigError(f"{model}: {type(error).__name__}: {error}") from error
+    # Transformers makes up what is missing, at random.
+    if lacking := sorted(told["missing_keys"]) + sorted(key for key, *_ in told["mismatched_keys"]):
+        raise ConfigError(
+            f"{model}: the checkpoint lacks {len(lacking)} weights, first {lacking[0]}"
+        )
     loaded.eval()
     return cast("PreTrainedModel", loaded)

@@ -3,8 +3,9 @@
     0 ....... fork ........ spacing ........ the same prompt .. its continuation ... end
               full_match    every n tokens   floor(end - 1)     floor(end)
 
-A recurrent state exists only where a forward ends, and a window is handed over only where a publish
-ends, so prefill is cut at each mark.
+A recurrent state exists only where a forward ends, so the prefill of a model with states is cut at each
+mark. A window needs no cut: all tokens of a forward are written, and what is published behind the
+forward that passes a mark has the window there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def marks(
     spacing: int = 0,
     keep: Iterable[int] = (),
 ) -> list[int]:
-    """Answer the marks of a prompt of `length` tokens, ascending, all whole pages and behind `reused`.
+    """Return the marks of a prompt of `length` tokens, ascending, all whole pages and behind `reused`.
 
     `fork` is how far other conversations share the prompt (`Lease.full_match`), `spacing` a distance
     in tokens (0 for none), `keep` further positions. All are floored to a page.

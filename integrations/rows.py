@@ -36,13 +36,13 @@ class Rows:
         }
 
     def shape(self, component: str) -> tuple[int, int, int]:
-        """Answer the heads, and the widths of a key and of a value."""
+        """Return the heads, and the widths of a key and of a value."""
         spec = self._specs[component]
         keys = self._split.get(component, spec.head_dim)
         return spec.kv_heads, keys, spec.head_dim - keys or keys
 
     def of(self, component: str, lease: Lease, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Answer the rows of a lease's tokens [start, end); a value's are `page` rows behind."""
+        """Return the rows of a lease's tokens [start, end); a value's are `page` rows behind."""
         stride = self._specs[component].tensors * self.page
         table, first = lease.pages(component), lease.start(component) // self.page
         if end - start == 1:

@@ -22,7 +22,7 @@ class Sequence:
     """One request: its lease, the model's cache object, and how far it has come.
 
     Made by `TransformersEngine.start`; use it as `async with`, or `release` it. Belongs to one task
-    at a time. First `prefill` until it answers True, then for each token `push` and the engine's
+    at a time. First `prefill` until it returns True, then for each token `push` and the engine's
     `step`; `logits` are those of the last token computed. `finish` at the end of the turn.
 
     Cancellation is safe anywhere: what was published stays, the rest is given back by `release`.
@@ -47,6 +47,7 @@ class Sequence:
         """Tokens of the prompt."""
         self.position = lease.length
         """Tokens that the cache object has seen."""
+        self._before = lease.length
         self.logits: torch.Tensor | None = None
         """Logits [vocabulary] of the token at `position - 1`; None until the prompt is through."""
         self._marks = marks(
@@ -82,17 +83,17 @@ class Sequence:
         return self.position >= self.prompt
 
     def argmax(self) -> int:
-        """Answer the likeliest next token: greedy decoding."""
+        """Return the likeliest next token: greedy decoding."""
         if self.logits is None:
-            raise ConfigError("no logits yet: prefill until it answers True")
+            raise ConfigError("no logits yet: prefill until it returns True")
         return int(self.logits.argmax())
 
     async def prefill(self, limit: int | None = None, *, deadline: float | None = None) -> bool:
-        """Compute the next chunk of the prompt; answer whether the prompt is through.
+        """Compute the next chunk of the prompt; return whether the prompt is through.
 
-        At most `limit` tokens (the engine's `chunk` by default), fewer where a mark cuts: at a mark
-        the state is kept and everything so far is published. Waits for room up to `deadline` seconds;
-        raises NoCapacity, and may be called again then.
+        At most `limit` tokens (the engine's `chunk` by default), fewer where a mark cuts a model with
+        states: there its state is kept. Behind a mark everything so far is published. Waits for room
+        up to `deadline` seconds; raises NoCapacity, and may be called again then.
         """
         if self.ready:
             return True
@@ -109,22 +110,22 @@ class Sequence:
     def _next_cut(self, limit: int) -> int:
         if limit < 1:
             raise ConfigError(f"a chunk has at least 1 token, not {limit}")
-        ahead = [mark for mark in self._marks if mark > self.position]
-        if self._engine.layout.stepwise:
-            # Only an empty state takes more than one token, so there is one cut: the last mark.
-            whole = ahead[-1] if ahead else self.prompt
-            return whole if not self.position else self.position + 1
-        return min(self.position + limit, self.prompt, *ahead[:1])
+        cuts: Iterable[int] = ()
+        if self._engine.layout.states:
+            cuts = (mark for mark in self._marks if mark > self.position)
+        return min(self.position + limit, self.prompt, *cuts)
 
     async def push(self, token: int, *, deadline: float | None = None) -> None:
         """Take room for one more token and put it behind the others; `step` computes it.
 
-        Raises NoCapacity where there is no room within `deadline` seconds; nothing has changed then.
+        Raises NoCapacity where there is no room within `deadline` seconds, ConfigError beyond
+        `layout.longest`; nothing has changed then.
         """
         if not self.ready:
-            raise ConfigError("compute the prompt first: prefill until it answers True")
+            raise ConfigError("compute the prompt first: prefill until it returns True")
         if self.position < len(self.tokens):
             raise ConfigError("compute what was pushed before pushing more")
+        self._engine.check_length(len(self.tokens) + 1)
         if self.position == self.lease.extent:
             # A page at once: it takes no more than its first token would, and asks less often.
             page = self._engine.page_size
@@ -135,16 +136,17 @@ class Sequence:
     def note(self, end: int, logits: torch.Tensor) -> None:
         """Take down that the tokens up to `end` have been computed: for the engine, before `keep`."""
         answering = self.position >= self.prompt
-        self.position = end
+        self._before, self.position = self.position, end
         if end >= self.prompt:
             self.logits = logits
         if answering and end % self._engine.page_size == 0 and self._engine.layout.states:
             self._turn_end, self._turn_state = end, self.kv.save_state()
 
     async def keep(self) -> None:
-        """Let others come back to where the sequence stands, if that is a mark: for the engine."""
+        """Let others come back to the mark that the last forward reached or passed: for the engine."""
         at, spacing = self.position, self._engine.spacing
-        if at in self._marks or (at > self.prompt and spacing and at % spacing == 0):
+        marked = any(self._before < mark <= at for mark in self._marks)
+        if marked or (at > self.prompt and spacing and at % spacing == 0):
             if self._engine.layout.states:
                 await self.keep_state(at)
             await self.lease.publish(at)

@@ -285,7 +285,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
 }
-"""By name: the first has FULL, SWA and recurrent layers in one; the last is refused."""
+"""By name: the first has FULL, SWA and recurrent layers in one; the last three are refused."""
 
 
 def tiny_model(name: str, *, seed: int = 0) -> PreTrainedModel:

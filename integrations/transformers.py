@@ -106,9 +106,11 @@ class TransformersEngine:
         """Lease the longest reusable prefix of a prompt and restore it into a new cache object.
 
         `keep` names positions in tokens where others are expected to fork off, such as the end of a
-        system prompt. The other arguments and errors are those of `Cache.acquire`.
+        system prompt. The other arguments and errors are those of `Cache.acquire`; also raises
+        ConfigError for more tokens than `layout.longest`.
         """
         prompt = list(tokens)
+        self.check_length(len(prompt))
         lease = await self.cache.acquire(
             prompt, namespace=namespace, session=session, priority=priority, deadline=deadline
         )
@@ -118,6 +120,15 @@ class TransformersEngine:
         except BaseException:
             await lease.release()
             raise
+
+    def check_length(self, tokens: int) -> None:
+        """Raise ConfigError for a sequence longer than `layout.longest`: its prefix would be another."""
+        longest = self.layout.longest
+        if longest is not None and tokens > longest:
+            raise ConfigError(
+                f"{tokens} tokens are too many: beyond {longest}, {self.layout.spec.name} changes its "
+                "rotary embedding for all tokens, also for those whose keys are kept"
+            )
 
     def restore(self, lease: Lease) -> LeasedCache:
         """Make the model's cache object as it was at `lease.length`; copies each page once."""
@@ -145,10 +156,11 @@ class TransformersEngine:
                 await sequence.keep()
 
     async def generate(self, sequence: Sequence, count: int) -> list[int]:
-        """Prefill what is missing and answer `count` greedily chosen tokens; ends the turn.
+        """Prefill what is missing and return `count` greedily chosen tokens; ends the turn.
 
         The last token is chosen but not computed, so it is not part of what is published.
         """
+        self.check_length(sequence.prompt + count - 1)
         while not await sequence.prefill():
             pass
         answer = [sequence.argmax()]
@@ -168,7 +180,7 @@ class TransformersEngine:
             await sequence.keep()
 
     def forward(self, sequence: Sequence, start: int, end: int) -> torch.Tensor:
-        """Run the model over [start, end) and answer the last token's logits; no awaiting, any thread."""
+        """Run the model over [start, end) and return the last token's logits; no awaiting, any thread."""
         with torch.inference_mode():
             sequence.kv.attend(start, end)
             device = self.model.device

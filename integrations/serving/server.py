@@ -80,7 +80,9 @@ async def serve(
     )
     telemetry = Telemetry(meter_provider=meters)
     longest = int(model.config.get_text_config(decoder=True).max_position_embeddings)
-    context = min(longest, (config.l1["full"] - 1) * layout.spec.page_size)
+    context = min(
+        longest, layout.longest or longest, (config.l1["full"] - 1) * layout.spec.page_size
+    )
     http = Config()
     http.bind = [f"{settings.host}:{settings.port}"]
     http.loglevel, http.include_server_header, http.graceful_timeout = "WARNING", False, 1.0

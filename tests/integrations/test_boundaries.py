@@ -21,7 +21,6 @@ from .world import (
     engine_of,
     has_states,
     hit_of,
-    layout_of,
     lower,
     same,
     through,
@@ -44,16 +43,10 @@ AROUND = sorted(
 async def test_prefixes_from_l1_and_l2(family, tier):
     """States at every page: everything shared is reused, down to a page."""
     first = tokens(1, 100)
-    # A model that takes its states token by token keeps one a prompt: at its end.
-    sparse = layout_of(family).stepwise
     async with engine_of(family, spacing=PAGE, pages=128, states=128) as engine:
-        if not sparse:
-            async with await engine.start(first) as sequence:
-                await through(sequence)
+        async with await engine.start(first) as sequence:
+            await through(sequence)
         for shared in AROUND if family in KINDS else AROUND[::4]:
-            if sparse:
-                async with await engine.start(first[: shared + 1]) as sequence:
-                    await through(sequence)
             await lower(engine.cache, tier)
             prompt = first[:shared] + tokens(shared, 5)
             async with await engine.start(prompt) as sequence:
@@ -87,7 +80,7 @@ async def test_prefixes_from_l3(family, tmp_path):
 async def test_equal_chunks_are_equal_bit_for_bit(family):
     """Restored or not, the same cuts add the same numbers in the same order."""
     prompt = tokens(3, 61)
-    async with engine_of(family) as engine:
+    async with engine_of(family, chunk=20) as engine:
         async with await engine.start(prompt[:41]) as sequence:
             await through(sequence)
         before = [end for _, end in engine.spans if end <= 40]
@@ -102,17 +95,16 @@ async def test_equal_chunks_are_equal_bit_for_bit(family):
 @pytest.mark.parametrize("family", ["lara-mini", "gemma3", "falcon-h1"])
 async def test_bfloat16_is_equal_bit_for_bit_too(family):
     """There, another cut would move logits by up to 1e-2: only equal cuts tell."""
-    reports = await verify_layers(tiny_model(family).to(torch.bfloat16), page_size=PAGE)
-    assert [(report.tier, report.first(0.0), report.logits) for report in reports] == [
+    report = await verify_layers(tiny_model(family).to(torch.bfloat16), page_size=PAGE)
+    assert [(tier.tier, tier.first(0.0), tier.logits) for tier in report.tiers] == [
         ("L1", None, 0.0),
         ("L2", None, 0.0),
         ("L3", None, 0.0),
     ]
+    assert not any(lengths.differs(0.0) for lengths in report.lengths)
 
 
-@pytest.mark.parametrize(
-    "family", [name for name in SERVED if has_states(name) and not layout_of(name).stepwise]
-)
+@pytest.mark.parametrize("family", [name for name in SERVED if has_states(name)])
 async def test_without_a_state_nothing_is_reused_and_the_fork_point_gets_one(family):
     """States are kept where prompts end and where others forked off, and nowhere else unasked."""
     trunk = tokens(4, 45)

@@ -4,13 +4,22 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra transformers")
 
+import safetensors.torch
 import torch
 from banyankv import ConfigError, PagedSpec, SnapshotSpec, StateTensor
+from banyankv.integrations import digest as digest_module
 from banyankv.integrations import layout as layout_module
+from banyankv.integrations import purity
 from banyankv.integrations.loading import load
 from banyankv.integrations.tiny import tiny_model
 from banyankv.integrations.transformers import describe
-from transformers import AutoModelForCausalLM, MistralConfig, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from .world import SERVED, layout_of, model_of
@@ -67,29 +76,96 @@ def test_the_name_follows_weights_and_configuration():
     name = describe(model).spec.name
     assert describe(tiny_model("gemma3")).spec.name == name
     assert describe(tiny_model("gemma3", seed=1)).spec.name != name
+    assert describe(model, digest="mine").spec.name != name
+    assert describe(model, digest="mine").spec.name != describe(model, digest="yours").spec.name
+    mine = describe(model, digest="mine").spec.name
     model.config.rope_parameters["full_attention"]["rope_theta"] = 1234.0
     assert describe(model).spec.name != name
-    assert describe(model, name="mine").spec.name == "mine"
+    assert describe(model, digest="mine").spec.name != mine
 
 
-def test_all_families_run_from_a_state():
-    assert {name for name in SERVED if layout_of(name).stepwise} == {"jamba"}
+def tall():
+    """Make a model with matrices of thousands of rows."""
+    config = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=16,
+        intermediate_size=4096,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
 
 
-@pytest.mark.parametrize(
-    ("family", "why"),
-    [
-        ("minimax", "minimax cannot be restored: .*cache class of its own"),
-        ("recurrent-gemma", "recurrent_gemma cannot be restored: .*on the modules"),
-    ],
-)
-def test_families_that_cannot_be_restored(family, why):
-    with pytest.raises(ConfigError, match=why):
-        describe(tiny_model(family))
+def edits():
+    def one_value(model):
+        model.model.embed_tokens.weight[4321, 7] += 1e-3
+
+    def all_but_a_column(model):
+        model.model.layers[0].mlp.up_proj.weight[:, 1:].mul_(-1)
+
+    def a_buffer_that_is_not_saved(model):
+        model.model.rotary_emb.inv_freq[1] *= 2
+
+    def merged(model):
+        low, high = torch.ones(16, 1), torch.full((1, 16), 1e-3)
+        model.model.layers[0].self_attn.q_proj.weight.add_(low @ high)
+
+    def a_view_of_another_order(model):
+        weight = model.model.layers[0].self_attn.q_proj.weight
+        weight.data = weight.data.t()
+
+    return [
+        one_value,
+        all_but_a_column,
+        a_buffer_that_is_not_saved,
+        merged,
+        a_view_of_another_order,
+    ]
+
+
+@pytest.mark.parametrize("edit", edits(), ids=lambda edit: edit.__name__)
+def test_every_byte_of_the_weights_counts(edit):
+    model = tall()
+    name = describe(model).spec.name
+    assert describe(tall()).spec.name == name
+    with torch.no_grad():
+        edit(model)
+    assert describe(model).spec.name != name
+
+
+def test_weights_that_are_tied_are_read_once(monkeypatch):
+    read = []
+    whole = digest_module._hash
+    monkeypatch.setattr(digest_module, "_hash", lambda named: read.append(named[0]) or whole(named))
+    describe(tall())
+    assert len(read) == len(set(read))
+    assert "model.embed_tokens.weight" in read
+    assert "lm_head.weight" not in read
+
+
+def test_weights_whose_bytes_cannot_be_read():
+    model = tall()
+    layer = model.model.layers[0].mlp
+    layer.register_buffer("scales", torch.ones(3, device="meta"))
+    with pytest.raises(ConfigError, match=r"mlp.scales cannot be read .* give describe\(digest="):
+        describe(model)
+    assert describe(model, digest="mine").spec.name.startswith("llama-")
+
+
+def test_adapters_are_switched_without_changing_a_byte():
+    model = tall()
+    model.peft_config = {"default": object()}
+    with pytest.raises(ConfigError, match=r"adapters that are not merged.* give describe\(digest="):
+        describe(model)
+    assert describe(model, digest="default of today").spec.name.startswith("llama-")
 
 
 def test_states_outside_the_cache_are_noticed_in_any_family(monkeypatch):
-    monkeypatch.setattr(layout_module, "_REFUSED", {})
+    monkeypatch.setattr(purity, "_REFUSED", {})
     with pytest.raises(ConfigError, match=r"layer 0 of recurrent_gemma \(LinearAttentionLayer\)"):
         describe(tiny_model("recurrent-gemma"))
     with pytest.raises(ConfigError, match="minimax does not run on a DynamicCache"):
@@ -142,6 +218,17 @@ def test_loading(tmp_path):
     assert describe(loaded).spec == describe(model).spec
     with pytest.raises(ConfigError, match="neither a tiny family"):
         load(str(tmp_path / "nothing"))
+    weights = tmp_path / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=f"{tmp_path}: .*Error"):
+        load(str(tmp_path))
+    kept = safetensors.torch.load(whole)
+    safetensors.torch.save_file(
+        {name: t for name, t in kept.items() if "layers.2" not in name}, weights
+    )
+    with pytest.raises(ConfigError, match=r"lacks \d+ weights, first model.layers.2"):
+        load(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "no such model"}')
     with pytest.raises(ConfigError, match="no such model"):
         load(str(tmp_path))

@@ -21,7 +21,7 @@ DISPATCH = os.environ.get("BANYANKV_DISPATCH", "direct")
 L3_CHUNK = 256
 ATOL = 1e-4
 
-SERVED = [name for name in FAMILIES if name not in {"minimax", "recurrent-gemma"}]
+SERVED = [name for name in FAMILIES if name not in {"jamba", "minimax", "recurrent-gemma"}]
 # One per kind: everything in one (delta net, convolution, hybrid layers, several states a layer),
 # full and sliding, full and delta net, MLA, Mamba-2 beside and between, convolution, Mamba-1.
 KINDS = [
