@@ -112,9 +112,15 @@ def _table(reports: Sequence[TierReport], atol: float) -> Table:
     return table
 
 
-def _figure(difference: float, atol: float) -> str:
+def _figure(difference: float | None, atol: float) -> str:
+    if difference is None:
+        return "–"
     text = f"{difference:.3g}"
     return text if difference <= atol else f"[bold red]{text}[/]"
+
+
+def _plain(difference: float | None) -> str:
+    return "nothing" if difference is None else f"{difference:.3g}"
 
 
 def _verdict(report: TierReport, atol: float) -> str:
@@ -123,7 +129,7 @@ def _verdict(report: TierReport, atol: float) -> str:
     if first is not None:
         return (
             f"{report.tier}: layer {first.layer} ({first.keeps}) is the first that differs: "
-            f"restored off by {first.restored:.3g}, output off by {first.output:.3g}"
+            f"restored off by {_plain(first.restored)}, output off by {_plain(first.output)}"
         )
     if not report.logits <= atol:
         return f"{report.tier}: all layers agree, but the logits are off by {report.logits:.3g}"

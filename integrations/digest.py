@@ -64,6 +64,6 @@ def _hash(named: tuple[str, torch.Tensor]) -> bytes:
     name, tensor = named
     try:
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
-        return hashlib.sha256(flat.numpy()).digest()
+        return hashlib.sha256(flat.numpy().data).digest()
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"the bytes of {name} cannot be read ({error}): {_ADVICE}") from error

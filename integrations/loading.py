@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
@@ -27,8 +27,11 @@ def load(model: str) -> PreTrainedModel:
             "Transformers model"
         )
     try:
-        loaded, told = AutoModelForCausalLM.from_pretrained(
-            model, local_files_only=True, dtype="auto", output_loading_info=True
+        loaded, told = cast(
+            "tuple[PreTrainedModel, dict[str, Any]]",
+            AutoModelForCausalLM.from_pretrained(
+                model, local_files_only=True, dtype="auto", output_loading_info=True
+            ),
         )
     except Exception as error:  # a damaged file may raise anything
         raise ConfigError(f"{model}: {type(error).__name__}: {error}") from error
@@ -38,4 +41,4 @@ def load(model: str) -> PreTrainedModel:
             f"{model}: the checkpoint lacks {len(lacking)} weights, first {lacking[0]}"
         )
     loaded.eval()
-    return cast("PreTrainedModel", loaded)
+    return loaded

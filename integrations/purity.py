@@ -7,7 +7,7 @@ kept shorter (`longest`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel
 
@@ -17,12 +17,13 @@ _FROM_ZERO = (
     "when it is fed more than one token, it begins from an empty state whatever is stored, and token "
     "by token reuse costs more than it saves"
 )
+_BOTH_WAYS = "its prompt is attended to in both directions"
 _REFUSED = {
     "big_bird": "which tokens it attends to depends on the length of the whole sequence",
-    "cpmant": "its prompt is attended to in both directions",
+    "cpmant": _BOTH_WAYS,
     "jamba": _FROM_ZERO,
     "minimax": "it keeps its lightning attention's states in a cache class of its own",
-    "paligemma": "its prompt is attended to in both directions",
+    "paligemma": _BOTH_WAYS,
     "recurrent_gemma": "it keeps its recurrent states on the modules, not in the cache object",
     "zamba": _FROM_ZERO,
 }
@@ -45,6 +46,11 @@ def refuse_impure(model: PreTrainedModel) -> None:
             raise ConfigError(f"{name} cannot be continued from a stored prefix: {_REFUSED[name]}")
     if model.config.is_encoder_decoder:
         raise ConfigError(f"{kind} is an encoder and a decoder; only decoders are supported")
+    if getattr(model.config.get_text_config(decoder=True), "prefix_lm", False):
+        raise ConfigError(
+            f"{kind} cannot be continued from a stored prefix: {_BOTH_WAYS} unless its configuration "
+            "says prefix_lm=False"
+        )
     if getattr(model.config, "is_decoder", True) is False:
         raise ConfigError(
             f"{kind} cannot be continued from a stored prefix: it attends in both directions unless "
@@ -52,12 +58,11 @@ def refuse_impure(model: PreTrainedModel) -> None:
         )
     for module in model.modules():
         # Only attention that keeps its keys in a cache is numbered; a vision tower's is not.
-        if getattr(module, "layer_idx", None) is not None and not getattr(
-            module, "is_causal", True
-        ):
+        numbered = getattr(module, "layer_idx", None) is not None
+        if numbered and not getattr(module, "is_causal", True):
             raise ConfigError(
                 f"{kind} cannot be continued from a stored prefix: its {type(module).__name__} is not "
-                "causal, so that tokens depend on those behind them"
+                "causal: tokens depend on more than those before them"
             )
 
 
@@ -67,7 +72,12 @@ def longest(model: PreTrainedModel) -> int | None:
     Dynamic and longrope scaling choose the rotary frequencies of *all* tokens by the length of the
     whole sequence. Up to that length the frequencies are always the same ones.
     """
-    return min(_limits(model), default=None)
+    least = min(_limits(model), default=None)
+    if least is not None and least < 1:
+        raise ConfigError(
+            f"{model_type(model)} does not say up to how many tokens its rotary embedding stays the same"
+        )
+    return least
 
 
 def _limits(model: PreTrainedModel) -> Iterator[int]:
@@ -75,23 +85,19 @@ def _limits(model: PreTrainedModel) -> Iterator[int]:
     for rope in _ropes(config):
         kind = str(rope.get("rope_type", rope.get("type")))
         if kind in _BY_LENGTH:
-            yield rope.get("original_max_position_embeddings") or getattr(
-                config, "original_max_position_embeddings", 0
-            )
+            name = "original_max_position_embeddings"
+            yield int(rope.get(name) or getattr(config, name, None) or 0)
         elif "dynamic" in kind:
-            yield config.max_position_embeddings - 1
+            yield int(config.max_position_embeddings) - 1
     for module in model.modules():
-        types = getattr(module, "rope_type", None)
-        if any(
-            "dynamic" in kind
-            for kind in (types.values() if isinstance(types, dict) else [types or ""])
-        ):
+        # One name, or a name for each type of layer.
+        if "dynamic" in str(getattr(module, "rope_type", None)):
             # One less than where the frequencies grow: only below it does the module take its first
             # frequencies up again when somebody else has run a longer sequence.
-            yield module.original_max_seq_len - 1
+            yield cast("int", module.original_max_seq_len) - 1
 
 
 def _ropes(config: Any) -> Iterator[dict[str, Any]]:
     """Find the parameters of all rotary embeddings: one for the model, or one for each type of layer."""
-    found = getattr(config, "rope_parameters", None) or {}
+    found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     return (rope for rope in (found, *found.values()) if isinstance(rope, dict))

@@ -35,7 +35,6 @@ from ..runtime.config import CacheConfig, StoreConfig
 from ..spec import PagedSpec, Tier
 from ..tiers.store.keys import chunk_tokens
 from .layout import CacheLayout, describe
-from .purity import model_type
 from .transformers import TransformersEngine
 
 _TAIL = 40
@@ -54,13 +53,18 @@ Layers = list[list[torch.Tensor]]
 class LayerDifference(msgspec.Struct, frozen=True):
     """The largest absolute differences at one layer: of what was restored, and of its output.
 
-    `keeps` names the components that the layer's cache belongs to.
+    `keeps` names the components that the layer's cache belongs to. None where there is nothing to
+    compare: a layer without a cache, or decoder layers that cannot be told apart.
     """
 
     layer: int
     keeps: str
-    restored: float
-    output: float
+    restored: float | None
+    output: float | None
+
+    def differs(self, atol: float) -> bool:
+        """Return whether a difference is more than `atol`; what is no number differs."""
+        return any(not off <= atol for off in (self.restored, self.output) if off is not None)
 
 
 class TierReport(msgspec.Struct, frozen=True):
@@ -73,14 +77,8 @@ class TierReport(msgspec.Struct, frozen=True):
     logits: float
 
     def first(self, atol: float) -> LayerDifference | None:
-        """Return the first layer that differs by more than `atol`, None where there is none.
-
-        A difference that is no number differs.
-        """
-        for layer in self.layers:
-            if not (layer.restored <= atol and layer.output <= atol):
-                return layer
-        return None
+        """Return the first layer that differs by more than `atol`, None where there is none."""
+        return next((layer for layer in self.layers if layer.differs(atol)), None)
 
 
 class LengthReport(msgspec.Struct, frozen=True):
@@ -144,10 +142,11 @@ async def verify_layers(
             whole = TransformersEngine(model, cache, layout, chunk=length, spacing=0)
             shared = max(page_size, chunk // 2 // page_size * page_size)
             lengths: list[LengthReport] = []
-            for one, other in ((shared + _BEHIND, length), (length, shared + _BEHIND)):
+            short = shared + _BEHIND
+            for first, then in ((short, length), (length, short)):
                 prefix = words(k=shared)
-                prompts = [[*prefix, *words(k=tokens - shared)] for tokens in (one, other)]
-                lengths.append(await _across(whole, pristine, *prompts, shared))
+                before, prompt = ([*prefix, *words(k=count - shared)] for count in (first, then))
+                lengths.append(await _across(whole, pristine, before, prompt, shared))
             engine = TransformersEngine(model, cache, layout, chunk=chunk)
             prefix = words(k=boundary)
             await _prefill(engine, [*prefix, 0], boundary)
@@ -204,11 +203,11 @@ async def _prefill(
 async def _across(
     engine: TransformersEngine,
     pristine: PreTrainedModel,
-    first: list[int],
+    before: list[int],
     prompt: list[int],
     shared: int,
 ) -> LengthReport:
-    await _prefill(engine, first, shared)
+    await _prefill(engine, before, shared)
     warm, reused = await _prefill(engine, prompt, shared)
     if reused != shared:
         raise IntegrityError(f"{reused} of {shared} tokens were reused")
@@ -220,7 +219,7 @@ async def _across(
             0, -1
         ]
     bound = rounding(model, alone)
-    return LengthReport(len(first), len(prompt), reused, _difference(warm, alone), bound)
+    return LengthReport(len(before), len(prompt), reused, _difference(warm, alone), bound)
 
 
 async def _compare(
@@ -249,7 +248,7 @@ async def _compare(
     layers = tuple(
         LayerDifference(index, engine.layout.keeps(index), restored, output)
         for index, (restored, output) in enumerate(
-            zip_longest(_each(warm, cold), _each(warm_outputs, cold_outputs), fillvalue=0.0)
+            zip_longest(_each(warm, cold), _each(warm_outputs, cold_outputs))
         )
     )
     return TierReport(
@@ -302,12 +301,10 @@ def _contents(kv: DynamicCache) -> Layers:
 
 @contextmanager
 def _outputs(model: PreTrainedModel) -> Generator[Layers]:
-    """Collect what each decoder layer returns, call by call."""
+    """Collect what each decoder layer returns, call by call; nothing where they are not in one list."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     lists = (m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
-    layers = next(lists, None)
-    if layers is None:
-        raise ConfigError(f"{model_type(model)} has no list of its {count} layers to look into")
+    layers = next(lists, torch.nn.ModuleList())
     collected: Layers = [[] for _ in layers]
 
     def keep(index: int, _layer: torch.nn.Module, _given: Any, output: Any) -> None:
@@ -323,10 +320,10 @@ def _outputs(model: PreTrainedModel) -> Generator[Layers]:
             hook.remove()
 
 
-def _each(some: Layers, others: Layers) -> list[float]:
+def _each(some: Layers, others: Layers) -> list[float | None]:
     """Return the largest difference at each layer."""
     return [
-        max((_difference(*pair) for pair in zip(one, other, strict=True)), default=0.0)
+        max((_difference(*pair) for pair in zip(one, other, strict=True)), default=None)
         for one, other in zip(some, others, strict=True)
     ]
 

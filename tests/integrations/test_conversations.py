@@ -26,7 +26,7 @@ async def converse(engine, family, prompt, seed, turns=TURNS, admission=None):
         history += answer + tokens(1000 * seed + turn, 13)
 
 
-@pytest.mark.parametrize("family", [*KINDS, "jamba"])
+@pytest.mark.parametrize("family", KINDS)
 async def test_conversations_under_pressure(family):
     await play_under_pressure(family, DISPATCH)
 

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 from banyankv.cli import main as cli
-from banyankv.integrations import demo
+from banyankv.integrations import demo, loading
 from banyankv.integrations.leased_cache import LeasedCache
 
 SMALL = {"CONVERSATIONS": 2, "TURNS": 3, "RESTART": 2, "SYSTEM": 48, "QUESTION": 150, "ANSWER": 4}
@@ -57,6 +57,7 @@ def test_demo_fails_where_an_answer_is_another_one(monkeypatch, capsys):
     ("arguments", "complaint"),
     [
         (["demo", "--model", "gpt-9"], "gpt-9"),
+        (["demo", "--model", "jamba"], "begins from an empty state"),
         (["serve", "gpt-9"], "gpt-9"),
         (["serve", "--waiting", "0"], "--waiting"),
         (["serve", "--port", "65536"], "65536"),
@@ -65,6 +66,24 @@ def test_demo_fails_where_an_answer_is_another_one(monkeypatch, capsys):
     ],
 )
 def test_wrong_options_are_one_line_and_code_2(arguments, complaint, capsys):
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["demo", "--json", "/no/such/folder/x.json"], "/no/such/folder"),
+        (["demo", "--plot", "/dev/null/x"], "/dev/null"),
+        (["verify-layers", "lfm2", "--json", "/no/such/folder/x.json"], "/no/such/folder"),
+        (["verify-layers", "lfm2", "--atol", "nan"], "--atol"),
+        (["verify-layers", "lfm2", "--atol", "inf"], "--atol"),
+    ],
+)
+def test_what_must_fail_fails_before_the_work(arguments, complaint, capsys, monkeypatch):
+    monkeypatch.setattr(loading, "load", None)
     assert cli.main(arguments) == 2
     said = capsys.readouterr().err
     assert complaint in said

@@ -43,6 +43,20 @@ async def test_forwards_end_where_states_are_kept():
         assert engine.spans[0] == (0, 20)
 
 
+@pytest.mark.parametrize("family", ["gemma3", "llama4"])
+async def test_without_states_nothing_is_cut(family):
+    """A window needs no cut: the forward that passes a mark has written all that stands there."""
+    prompt = tokens(1, 61)
+    async with engine_of(family, chunk=64, spacing=16) as engine:
+        async with await engine.start(prompt, keep=[27]) as sequence:
+            await through(sequence)
+        assert engine.spans == [(0, 61)]
+        for shared in (61, 60, 48, 33, 27, 16):
+            async with await engine.start([*prompt[:shared], 7]) as sequence:
+                assert sequence.lease.length == shared // 8 * 8
+                assert same(await through(sequence), cold(family, [*prompt[:shared], 7]))
+
+
 async def test_answers_keep_states_at_the_spacing_too():
     """What the store keeps stands at its chunks' ends, also where an answer passes one."""
     async with engine_of("lara-mini", spacing=15) as engine:

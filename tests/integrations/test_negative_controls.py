@@ -8,6 +8,7 @@ import msgspec
 import torch
 from banyankv import IntegrityError
 from banyankv.cli import main as cli
+from banyankv.integrations.tiny import FAMILIES, Family
 from banyankv.integrations.transformers import TransformersEngine
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
@@ -137,3 +138,31 @@ def test_verify_layers_names_the_first_layer_that_differs(monkeypatch, capsys, b
 def test_verify_layers_finds_nothing_wrong(capsys, family):
     assert cli.main(["verify-layers", family]) == 0
     assert "all layers agree bit for bit" in capsys.readouterr().out
+
+
+def test_verify_layers_where_decoder_layers_are_not_one_list(monkeypatch, capsys):
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    sizes = {
+        "num_hidden_layers": 4,
+        "num_layers": 2,
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "v_head_dim": 16,
+        "ffn_hidden_size": 64,
+        "expert_ffn_hidden_size": 32,
+        "n_routed_experts": 4,
+        "moe_topk": 2,
+        "zero_expert_num": 2,
+    }
+    monkeypatch.setitem(FAMILIES, "longcat", Family("longcat_flash", latent | sizes))
+    assert cli.main(["verify-layers", "longcat"]) == 0
+    assert "–" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["bart", "xlstm", "xlm"])
+def test_verify_layers_has_one_line_for_what_it_cannot_run(monkeypatch, capsys, kind):
+    monkeypatch.setitem(FAMILIES, kind, Family(kind, {"num_hidden_layers": 2, "num_heads": 4}))
+    assert cli.main(["verify-layers", kind]) == 2
+    said = capsys.readouterr().err
+    assert f"banyankv: {kind} " in said
+    assert said.count("\n") == 1

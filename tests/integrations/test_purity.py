@@ -88,6 +88,9 @@ def test_names_of_older_configurations():
     assert purity.longest(model) == 512
     model.config.rope_parameters = {"type": "dynamic", "factor": 2.0}
     assert purity.longest(model) == model.config.max_position_embeddings - 1
+    model.config.rope_parameters = {"type": "su"}
+    with pytest.raises(ConfigError, match="does not say up to how many tokens"):
+        purity.longest(model)
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
@@ -180,9 +183,9 @@ def test_families_that_cannot_be_continued(family, why):
         describe(tiny_model(family))
 
 
-@pytest.mark.parametrize("kind", ["bert", "rembert", "big_bird"])
+@pytest.mark.parametrize("kind", ["bert", "rembert", "big_bird", "hrm_text"])
 def test_models_that_look_in_both_directions(kind, monkeypatch):
-    sizes = {"num_hidden_layers": 2, "intermediate_size": 64}
+    sizes = {"num_hidden_layers": 2, "intermediate_size": 64, "num_layers_per_stack": 1}
     monkeypatch.setitem(FAMILIES, kind, Family(kind, sizes))
     with pytest.raises(ConfigError, match=f"{kind} cannot be continued from a stored prefix"):
         describe(tiny_model(kind))
