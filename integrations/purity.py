@@ -100,4 +100,7 @@ def _limits(model: PreTrainedModel) -> Iterator[int]:
 def _ropes(config: Any) -> Iterator[dict[str, Any]]:
     """Find the parameters of all rotary embeddings: one for the model, or one for each type of layer."""
     found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    return (rope for rope in (found, *found.values()) if isinstance(rope, dict))
+    nested = cast(
+        "list[dict[str, Any]]", [rope for rope in found.values() if isinstance(rope, dict)]
+    )
+    yield from (found, *nested)
