@@ -169,6 +169,13 @@ class Reach(Message[Reached], frozen=True):
     host: bool
 
 
+class Receipt(Reply, frozen=True):
+    """What one range of a lock keeps: the node up from which it goes, and where its lowest node starts."""
+
+    anchor: int
+    start: int
+
+
 class Locked(Reply, frozen=True):
     """Receipts, one a range (none where nothing was counted), and the page table of the coverage.
 
@@ -221,10 +228,6 @@ class Lock(Message[Locked], frozen=True):
     node: int
     now: int = 0
     priority: int = 0
-
-
-Receipt = tuple[int, int]
-"""What one range of a lock keeps: (anchor node, start position of the lowest node locked)."""
 
 
 class ClaimMany(Message[tuple[Claimed, ...]], frozen=True):
@@ -330,11 +333,20 @@ class Adopt(Message[Adopted], frozen=True):
     priority: int = 0
 
 
+class State(Reply, frozen=True):
+    """A state for the end of `node`, which begins at `start` and ends at `end`: its slot."""
+
+    node: int
+    start: int
+    end: int
+    slot: PageList
+
+
 class Keep(Message[Adopted], frozen=True):
-    """Hand states of a snapshot component to nodes, on one tier: (node, start, end, slot). Answers Adopted."""
+    """Hand states of a snapshot component to nodes, on one tier. Answers Adopted."""
 
     tier: Tier
-    states: tuple[tuple[int, int, int, PageList], ...]
+    states: tuple[State, ...]
     now: int
     priority: int = 0
 

@@ -6,7 +6,9 @@ actor; nothing here waits.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -18,11 +20,12 @@ from .move_messages import Freed
 from .policies import Key
 from .records import Payload, Record, root_record
 
+_L1: Final = Tier.L1
 _NOWHERE = [None, None]
 
 
 class Withdrawal(msgspec.Struct, eq=False):
-    """What leaves nodes on one tier in one step; `Presence.freed` answers it.
+    """What leaves nodes on one tier in one step; `Presence.freed` counts it.
 
     `busy` pages are still being copied, `kept` ones stay on the other tier.
     """
@@ -35,16 +38,14 @@ class Withdrawal(msgspec.Struct, eq=False):
     kept: int = 0
 
 
-class Presence:
+class Presence(ABC):
     """Own the records of one component. `cached` and `locked` count pages, `payloads` payloads.
 
-    A paged component has a record for every node of the tree, as coverage and locks run over nodes
-    without payload too; a snapshot one only where a state stands or a lock does.
+    Nobody else changes these sums, a payload's place, or what the eviction indexes hold. The two kinds
+    of payload differ in the hooks, which follow what has changed.
     """
 
-    def __init__(self, *, base: bool, snapshot: bool, page_size: int, key: Key) -> None:
-        self.base = base
-        self.snapshot = snapshot
+    def __init__(self, page_size: int, key: Key) -> None:
         self.page_size = page_size
         self.records: dict[int, Record] = {ROOT: root_record()}
         self.indexes = (EvictionIndex(Tier.L1, key), EvictionIndex(Tier.L2, key))
@@ -55,21 +56,29 @@ class Presence:
         self._ops: dict[int, list[Record]] = {}
         self._shared: list[tuple[int, set[int], PageList]] = []
 
+    @abstractmethod
+    def _gained(self, record: Record, tier: int) -> None:
+        """Follow a payload that a node has got."""
+
+    @abstractmethod
+    def _lost(self, record: Record, tier: int) -> None:
+        """Follow a payload that has left its node."""
+
+    @abstractmethod
+    def _bare(self, record: Record) -> None:
+        """Follow the last lock of a node that has nothing on L1."""
+
     # -- presence ---------------------------------------------------------------------------------
 
-    def evictable(self, record: Record, tier: int) -> bool:
-        """Say whether the payload may go: there, complete, unlocked (L1), and for FULL a leaf."""
-        payload = record.at[tier]
-        if payload is None or payload.writer or (record.lock and not tier):
-            return False
-        return not (self.base and record.kids[tier])
+    @staticmethod
+    def evictable(record: Record, payload: Payload, tier: int) -> bool:
+        """Say whether a payload may go: complete, unlocked (L1), and for FULL a leaf."""
+        return not (payload.writer or record.kids[tier] or (record.lock and tier == _L1))
 
     def requeue(self, record: Record, tier: int) -> None:
         """Let the eviction index know a payload that may go."""
         payload = record.at[tier]
-        if payload is None or payload.queued or payload.writer or (record.lock and not tier):
-            return
-        if not (self.base and record.kids[tier]):
+        if payload is not None and not payload.queued and self.evictable(record, payload, tier):
             self.indexes[tier].add(record, payload)
 
     def attach(self, record: Record, tier: int, pages: PageList, writer: int = 0) -> None:
@@ -82,15 +91,13 @@ class Presence:
         self.payloads[tier] += 1
         if writer:
             self.arriving[tier] += 1
-        if record.lock and not tier:
+        if record.lock and tier == _L1:
             self.locked += count
-        if self.base:
-            record.parent.kids[tier] += 1
-        if not writer:
-            self.requeue(record, tier)
+        self._gained(record, tier)
+        self.requeue(record, tier)
 
     def withdraw(self, record: Record, tier: int, out: Withdrawal) -> None:
-        """Take a payload from its node; what is taken in one step counts when `freed` answers it."""
+        """Take a payload from its node; what is taken in one step counts when `freed` does."""
         at = record.at
         payload = at[tier]
         if payload is None:
@@ -98,7 +105,7 @@ class Presence:
         at[tier] = None
         if payload.queued:
             self.indexes[tier].gone()
-        if record.lock and not tier:
+        if record.lock and tier == _L1:
             self.locked -= len(payload.pages) // PAGE_ID_BYTES
         if payload.writer or payload.readers:
             self._part(payload, tier, out)
@@ -109,13 +116,7 @@ class Presence:
             out.kept += len(payload.pages) // PAGE_ID_BYTES
         else:
             out.gone.append(record.id)
-            if self.snapshot and not record.lock:
-                del self.records[record.id]
-        if self.base:
-            parent = record.parent
-            parent.kids[tier] -= 1
-            if not parent.kids[tier]:  # its last child is gone: it is a leaf, which may go next
-                self.requeue(parent, tier)
+        self._lost(record, tier)
 
     def _part(self, payload: Payload, tier: int, out: Withdrawal) -> None:
         """Part with pages that are being copied.
@@ -134,7 +135,7 @@ class Presence:
             self._shared.append((tier, set(readers), pages))
 
     def freed(self, out: Withdrawal, tier: int, spoilt: tuple[int, ...] = ()) -> Freed:
-        """Count what was withdrawn on a tier, and answer it."""
+        """Count what was withdrawn on a tier, and return it as an answer."""
         free = b"".join(out.free)
         pages = len(free) // PAGE_ID_BYTES + out.busy
         self.cached[tier] -= pages
@@ -162,7 +163,7 @@ class Presence:
 
     # -- locks ------------------------------------------------------------------------------------
 
-    def count(self, record: Record) -> None:
+    def lock(self, record: Record) -> None:
         """Add one lock."""
         if not record.lock:
             payload = record.at[0]
@@ -170,41 +171,25 @@ class Presence:
                 self.locked += len(payload.pages) // PAGE_ID_BYTES
         record.lock += 1
 
-    def discount(self, record: Record) -> None:
+    def unlock(self, record: Record) -> None:
         """Take one lock away; the payload may be evictable then."""
         record.lock -= 1
-        if record.lock <= 0:
-            self.idle(record)
+        if record.lock > 0:
+            return
+        self.check_locked(record)
+        payload = record.at[0]
+        if payload is None:
+            self._bare(record)
+        else:
+            self.locked -= len(payload.pages) // PAGE_ID_BYTES
+            self.requeue(record, _L1)
 
-    def idle(self, record: Record) -> None:
-        """Note that the last lock was taken away."""
-        if record.lock:
+    @staticmethod
+    def check_locked(record: Record) -> None:
+        """Raise IntegrityError where a lock was taken away that was never there, and restore that."""
+        if record.lock < 0:
             record.lock += 1
             raise IntegrityError(f"node {record.id} is unlocked more often than it was locked")
-        payload = record.at[0]
-        if payload is not None:
-            self.locked -= len(payload.pages) // PAGE_ID_BYTES
-            if not (payload.queued or payload.writer or (self.base and record.kids[0])):
-                self.indexes[0].add(record, payload)
-        elif self.snapshot and record.at[1] is None:
-            del self.records[record.id]
-
-    # -- splits -----------------------------------------------------------------------------------
-
-    def split(self, record: Record, upper_id: int, at: int) -> None:
-        """Make two nodes of one, as if it had always been two (paged components)."""
-        upper = record.split(upper_id, at, self.page_size)
-        self.records[upper_id] = upper
-        for tier, payload in enumerate(upper.at):
-            if payload is None:
-                continue
-            self.payloads[tier] += 1
-            if payload.writer:
-                self.arriving[tier] += 1
-            for op in (payload.writer, *payload.readers):
-                if op:
-                    self._ops[op].append(upper)
-            self.requeue(upper, tier)
 
     # -- operations between tiers -------------------------------------------------------------------
 
@@ -213,7 +198,7 @@ class Presence:
         self._ops.setdefault(op, []).append(record)
 
     def arrive(self, record: Record, tier: int, pages: PageList, op: int) -> PageList:
-        """Start to fill a node from its payload on the other tier; answer the source pages."""
+        """Start to fill a node from its payload on the other tier; return the source pages."""
         source = record.at[1 - tier]
         if source is None or source.writer:
             raise IntegrityError(f"node {record.id} has nothing to fill {Tier(tier).name} from")
@@ -259,7 +244,7 @@ class Presence:
         return msgspec.structs.replace(freed, nodes=(*freed.nodes, *arrived), late=late)
 
     def _last_user(self, op: int) -> tuple[tuple[int, PageList], ...]:
-        """Take an operation from the users of shared pages; answer those that nobody uses any more."""
+        """Take an operation from the users of shared pages; return those that nobody uses any more."""
         for _, users, _ in self._shared:
             users.discard(op)
         late = tuple((tier, pages) for tier, users, pages in self._shared if not users)
@@ -267,5 +252,5 @@ class Presence:
         return late
 
     def shared(self, tier: int) -> PageList:
-        """Answer the pages that several operations still read after their node let them go."""
+        """Return the pages that several operations still read after their node let them go."""
         return b"".join(pages for at, _, pages in self._shared if at == tier)

@@ -48,16 +48,6 @@ def page_table(
     return Locked(receipts, low.end, position, b"".join(parts))
 
 
-def state_table(anchor: Record, receipts: tuple[Receipt, ...]) -> Locked:
-    """Answer where the state of a node is, or that L1 lacks it."""
-    payload, end = anchor.at[0], anchor.end
-    if payload is None:
-        return Locked(receipts, end, end, b"", missing=((anchor.id, 1),))
-    if payload.writer:
-        return Locked(receipts, end, end, b"", joins=(payload.writer,))
-    return Locked(receipts, end, end, payload.pages)
-
-
 def pages_between(
     record: Record, payload: Payload, start: int, end: int, page_size: int
 ) -> PageList:

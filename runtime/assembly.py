@@ -19,9 +19,9 @@ from ..actors import (
     open_system,
 )
 from ..components.chunked import ChunkedComponent
-from ..components.component import ComponentActor
 from ..components.contract import TreeComponent
 from ..components.full import FullComponent
+from ..components.kinds import make_actor
 from ..components.mamba import MambaComponent
 from ..components.policies import Policy
 from ..components.swa import SWAComponent
@@ -158,7 +158,7 @@ async def assemble(
         tree = await _spawn(system, tree_core, "tree")
         parts: list[Part] = []
         for index, rule in enumerate(made):
-            ref = await _spawn(system, ComponentActor(rule, policy), rule.name)
+            ref = await _spawn(system, make_actor(rule, policy), rule.name)
             parts.append(Part(index, rule, ref))
         pagers: dict[Tier, PageTier] = {Tier.L1: L1Tier(pools, fences)}
         tiers = {Tier.L1: await _spawn(system, pagers[Tier.L1], "l1")}

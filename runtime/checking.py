@@ -94,8 +94,8 @@ def _locks(seen: Inspection, component: ComponentView) -> None:
         for share in lease.shares:
             if share.component != component.name:
                 continue
-            for anchor, start in share.receipts:
-                node = anchor
+            for receipt in share.receipts:
+                node, start = receipt.anchor, receipt.start
                 if component.snapshot:
                     explained[node] += 1
                     continue

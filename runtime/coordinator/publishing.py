@@ -217,7 +217,7 @@ class Publishing:
     async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:
         """Hand over the snapshots that stand at the ends of nodes below the anchor."""
         path, ends = nodes.path, nodes.ends
-        states: list[tuple[int, int, int, bytes]] = []
+        states: list[c.State] = []
         rest: list[tuple[int, bytes]] = []
         for at, slot in share.kept:
             if at > ends[-1]:
@@ -225,6 +225,6 @@ class Publishing:
                 continue
             place = ends.index(at)
             start = ends[place - 1] if place else record.published
-            states.append((path[place], start, at, slot))
+            states.append(c.State(path[place], start, at, slot))
         share.kept = rest
         return await share.part.ref.ask(c.Keep(_L1, tuple(states), now, record.priority))

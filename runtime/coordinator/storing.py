@@ -335,10 +335,10 @@ class Storing:
         """Hand fetched states over to the nodes at whose ends they stand."""
         nodes, ends = path.path, path.ends
         starts = (0, *ends)
-        states: list[tuple[int, int, int, bytes]] = []
+        states: list[c.State] = []
         for item in run:
             place = ends.index(item.end)
-            states.append((nodes[place], starts[place], item.end, item.pages))
+            states.append(c.State(nodes[place], starts[place], item.end, item.pages))
         if states:
             kept = await part.ref.ask(c.Keep(Tier.L2, tuple(states), now))
             if kept.free:

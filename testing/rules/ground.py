@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...components import messages as m
-from ...components.component import ComponentActor
 from ...components.contract import TreeComponent
+from ...components.kinds import make_actor
 from ...components.tree import UnifiedTreeCore
 from ...spec import Tier
 
@@ -107,7 +107,7 @@ class Ground:
         self.component = component
         self.page = component.page_size
         self.tree = UnifiedTreeCore(self.page)
-        self.actor = ComponentActor(component, policy)
+        self.actor: Any = make_actor(component, policy)  # each kind hears what is for it
         self.key = key or KEYS[policy]
         self.held: tuple[dict[str, Held], dict[str, Held]] = ({}, {})
         self.uses: dict[str, Use] = {}

@@ -61,7 +61,7 @@ class Reuse(Ground):
         if component.snapshot:
             starts = dict(zip(ends, (start * self.page, *ends), strict=False))
             kept = tuple(
-                (at_end[end], starts[end], end, pack([slot]))
+                m.State(at_end[end], starts[end], end, pack([slot]))
                 for end, slot in ((at * self.page, slot) for at, slot in states.items())
             )
             self._used_states(prompt, stands, priority)
@@ -185,7 +185,7 @@ class Reuse(Ground):
         Where nodes end does not count: a boundary inside an edge is as good as one at its end.
         """
         walked = self.walk(prompt)
-        reached = self.actor.reach(
+        reached: m.Reached = self.actor.reach(
             m.Reach(walked.path, walked.ends, limit * self.page, walked.partial, host)
         )
         most = min(limit, walked.ends[-1] // self.page) if walked.ends else 0
@@ -265,7 +265,7 @@ class Reuse(Ground):
         return lease
 
     def table(self, lease: Lease) -> m.Locked:
-        answer = self.actor.table(m.Table(lease.node, lease.receipts))
+        answer: m.Locked = self.actor.table(m.Table(lease.node, lease.receipts))
         assert answer.receipts == lease.receipts
         self._tabled(lease, answer)
         return answer

@@ -8,11 +8,11 @@ import pytest
 from banyankv.actors import open_system
 from banyankv.components import messages as m
 from banyankv.components.chunked import ChunkedComponent
-from banyankv.components.component import ComponentActor
 from banyankv.components.contract import Ranges, TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
 from banyankv.components.move_messages import Evict
+from banyankv.components.paged import PagedActor
 from banyankv.components.swa import SWAComponent
 from banyankv.components.tree import UnifiedTreeCore
 from banyankv.spec import Tier
@@ -74,7 +74,7 @@ def test_needs_by_example(rule: str, boundary: int, ranges: Ranges) -> None:
 
 
 def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
-    actor = ComponentActor(SinkComponent("sink", 8, 4))
+    actor = PagedActor(SinkComponent("sink", 8, 4))
     grow(actor, 8, pack([5]))
     locked = actor.lock(m.Lock(1, 1))
     assert (locked.start, locked.pages) == (0, pack([5]))
@@ -85,20 +85,20 @@ def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
 
 
 def test_pages_that_no_range_needs_are_marked() -> None:
-    actor = ComponentActor(SinkComponent("sink", 2, 4))
+    actor = PagedActor(SinkComponent("sink", 2, 4))
     grow(actor, 14, pack(range(1, 8)))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 3) and [10, 14)
     assert (locked.start, locked.pages) == (0, pack([1, 2, -1, -1, -1, 6, 7]))
 
 
 def test_one_range_may_end_before_the_boundary() -> None:
-    actor = ComponentActor(HeadComponent("head", 1, 4))
+    actor = PagedActor(HeadComponent("head", 1, 4))
     grow(actor, 4, pack([1, 2, 3, 4]))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 1)
     assert (locked.start, locked.pages) == (0, pack([1, -1, -1, -1]))
 
 
-def grow(actor: ComponentActor, end: int, pages: bytes) -> None:
+def grow(actor: PagedActor, end: int, pages: bytes) -> None:
     actor.grow(
         m.Grow(
             tier=Tier.L1,
@@ -117,7 +117,7 @@ def grow(actor: ComponentActor, end: int, pages: bytes) -> None:
 async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -> None:
     async with open_system("components", dispatch=dispatch) as system:
         tree = await system.spawn(lambda: UnifiedTreeCore(2), name="tree")
-        swa = await system.spawn(lambda: ComponentActor(SWAComponent("swa", 2, 4)), name="swa")
+        swa = await system.spawn(lambda: PagedActor(SWAComponent("swa", 2, 4)), name="swa")
         key = bytes(range(48))
         grown = await tree.ask(m.Insert(b"", key, m.ROOT))
         assert grown == m.Grown((1,), (12,))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from banyankv.components import messages as m
-from banyankv.components.component import ComponentActor
 from banyankv.components.eviction import EvictionIndex
 from banyankv.components.full import FullComponent
+from banyankv.components.kinds import make_actor
 from banyankv.components.mamba import MambaComponent
 from banyankv.components.move_messages import Drop, Evict, Freed, Moved
 from banyankv.components.policies import POLICIES, EvictionView, eviction_key
@@ -375,10 +375,10 @@ def test_using_a_payload_costs_the_index_nothing_until_it_comes_up() -> None:
 def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) -> None:
     """Publish and drop for ever: nothing is evicted through the index."""
     component = COMPONENTS[kind]()
-    actor = ComponentActor(component)
+    actor = make_actor(component)
     for id in range(1, 3000):
         if component.snapshot:
-            actor.keep(m.Keep(Tier.L1, ((id, 0, 2, pack([id])),), now=id))
+            actor.keep(m.Keep(Tier.L1, (m.State(id, 0, 2, pack([id])),), now=id))
         else:
             actor.grow(
                 m.Grow(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from banyankv.components import messages as m
-from banyankv.components.component import ComponentActor
 from banyankv.components.contract import TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
 from banyankv.components.move_messages import Arrive, Drop, Evict, Freed, Moved, Read, Slice
+from banyankv.components.snapshot import SnapshotActor
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import IntegrityError
 from banyankv.spec import Tier
@@ -242,8 +242,8 @@ def test_a_lock_that_was_taken_back_cannot_be_taken_back_again() -> None:
 
 
 def test_a_state_that_goes_while_locked_leaves_a_record_until_it_is_unlocked() -> None:
-    actor = ComponentActor(MambaComponent("mamba", 2))
-    actor.keep(m.Keep(Tier.L2, ((1, 0, 4, pack([7])),), now=1))
+    actor = SnapshotActor(MambaComponent("mamba", 2))
+    actor.keep(m.Keep(Tier.L2, (m.State(1, 0, 4, pack([7])),), now=1))
     locked = actor.lock(m.Lock(1, 2))
     assert locked.missing == ((1, 1),)
     assert unpack(actor.drop(Drop((1,), Tier.L2)).free) == [7]
