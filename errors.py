@@ -30,19 +30,34 @@ class Closed(BanyanError):
 class NoCapacity(BanyanError):
     """A pool cannot give the pages that were asked for, now or within the deadline.
 
-    `pool` names the component, `needed` and `free` count pages, `locked` counts the pages that
-    live leases hold and eviction therefore may not take.
+    `pool` names the component; the others count its pages. `needed` are asked for, `free` are free,
+    `evictable` could be evicted, `pending` come free by themselves when copies end, `locked` are
+    held by live leases, so that eviction may not take them.
     """
 
-    def __init__(self, pool: str, needed: int, free: int, locked: int) -> None:
+    def __init__(
+        self,
+        pool: str,
+        needed: int,
+        free: int,
+        locked: int,
+        *,
+        evictable: int = 0,
+        pending: int = 0,
+    ) -> None:
+        advice = "release or shorten requests, or give the pool more pages"
+        if needed <= free + evictable + pending:
+            advice = "the room is coming: wait for it with a longer deadline"
         super().__init__(
-            f"pool {pool!r}: {needed} pages needed, {free} free, {locked} held by live leases; "
-            f"release or shorten requests, or give the pool more pages"
+            f"pool {pool!r}: {needed} pages needed, {free} free, {evictable} evictable, "
+            f"{pending} being copied, {locked} held by live leases; {advice}"
         )
         self.pool = pool
         self.needed = needed
         self.free = free
         self.locked = locked
+        self.evictable = evictable
+        self.pending = pending
 
 
 class DeadlineExceeded(BanyanError):

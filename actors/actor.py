@@ -202,6 +202,10 @@ class Leaf(Actor):
 class Coordinator(Actor):
     """An actor whose handlers are `async def`: each message is one operation, one at a time."""
 
+    def after(self) -> Awaitable[None] | None:
+        """Return what ends an operation that returned or refused, as a part of it; None for nothing."""
+        return None
+
     @classmethod
     def _check_handler(cls, name: str, _method: Any) -> None:
         if not inspect.iscoroutinefunction(_method):

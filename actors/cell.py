@@ -108,7 +108,7 @@ class Cell:
         self.actor = actor
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
-            bound = {kind: beginner(self, operation) for kind, operation in bound.items()}
+            bound = {kind: beginner(self, actor, operation) for kind, operation in bound.items()}
         self.handlers = bound
 
     def unbind(self) -> None:

@@ -14,6 +14,7 @@ from .gate import PARKED
 from .reply import Phase, ReplyToken
 
 if TYPE_CHECKING:
+    from .actor import Coordinator
     from .cell import Cell
     from .observer import Trace
 
@@ -43,15 +44,30 @@ class Parked:
         self.deadline = deadline
 
 
-def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any], Any]:
+def beginner(
+    cell: Cell, actor: Coordinator, operation: Callable[[Any], Operation]
+) -> Callable[[Any], Any]:
     """Make what begins an operation look like a step: it returns the token where the end comes later."""
-    system = cell.system
+    system, after, refusals = cell.system, actor.after, actor.refusals
+
+    async def conduct(msg: Any) -> None:
+        # The answer goes into the cell: to return it would cost an exception.
+        try:
+            cell.answer = await operation(msg)
+        except refusals:
+            rest = after()
+            if rest is not None:
+                await rest
+            raise
+        rest = after()
+        if rest is not None:
+            await rest
 
     def begin(msg: Any) -> Any:
         outer = system.op
         cell.asker = outer
         system.op = cell
-        coroutine = conduct(cell, operation, msg)
+        coroutine = conduct(msg)
         try:
             for waits_for in coroutine.__await__():
                 return park(cell, coroutine, waits_for, msg)
@@ -60,11 +76,6 @@ def beginner(cell: Cell, operation: Callable[[Any], Operation]) -> Callable[[Any
         return cell.answer
 
     return begin
-
-
-async def conduct(cell: Cell, operation: Callable[[Any], Operation], msg: Any) -> None:
-    """Run an operation and put its answer into the cell: to return it would cost an exception."""
-    cell.answer = await operation(msg)
 
 
 def park(cell: Cell, operation: Operation, waits_for: object, msg: Any) -> ReplyToken:

@@ -11,7 +11,7 @@ from ..actors import Leaf, handles
 from ..spec import PAGE_ID_BYTES, Tier
 from . import messages as m
 from .contract import TreeComponent
-from .move_messages import Arrive, Drop, Evict, Freed, Moved, Unbacked
+from .move_messages import Arrive, Drop, Evict, Freed, Moved, Unbacked, Unlocked
 from .presence import Presence, Withdrawal
 from .records import Payload, Record
 
@@ -143,6 +143,18 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     @abstractmethod
     def _gone(self, nodes: list[int]) -> tuple[int, ...]:
         """Follow what was evicted and is nowhere now; return the nodes whose own boundary that spoilt."""
+
+    @handles(Unlocked)
+    def unlocked(self, msg: Unlocked) -> int:
+        """Count the pages that eviction may take."""
+        presence, tier = self._presence, msg.tier
+        pages = presence.cached[tier] - (presence.locked if tier == _L1 else 0)
+        for node in msg.pinned:
+            record = self._records.get(node)
+            payload = None if record is None else record.at[tier]
+            if record is not None and payload is not None and (tier != _L1 or not record.lock):
+                pages -= len(payload.pages) // PAGE_ID_BYTES
+        return pages
 
     @handles(Drop)
     def drop(self, msg: Drop) -> Freed:

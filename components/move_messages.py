@@ -39,6 +39,16 @@ class Evict(Message[Freed], frozen=True):
     pinned: frozenset[int] = frozenset()
 
 
+class Unlocked(Message[int], frozen=True):
+    """Ask how many pages on `tier` no lease locks and no node in `pinned` holds.
+
+    So many an eviction may take: now, or when the arrivals among them are over.
+    """
+
+    tier: Tier
+    pinned: frozenset[int] = frozenset()
+
+
 class EvictLeaves(Message[Freed], frozen=True):
     """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
 

@@ -287,11 +287,15 @@ class Saved(Message[None], frozen=True):
     stored: int
 
 
+class Cooled(Message[None], frozen=True):
+    """The device has passed a fence while somebody waited for room."""
+
+    fence: int
+
+
 class RoomTimeout(Message[None], frozen=True):
     """The patience of a waiting request is over."""
 
-    waiter: int
-
 
 class Background(Message[None], frozen=True):
-    """Start what waits for a free hand: backups to L2, saves to L3, and extends for cooled pages."""
+    """Start what waits for a free hand: backups to L2 and saves to L3."""

@@ -1,270 +1,286 @@
-"""Acquiring: claim, bring what is lower, and make the private copies of states.
+"""Acquiring where it may have to wait: for the store, for copies from L2, for room on L1.
 
-    attempt -> claim -> find in the store? -> promote what L1 lacks -> copy states -> leased
-                 ^      (waits, unclaimed)    (waits, claimed)
-                 `-------------'---------------------' where it failed
+                        .------> searching ------.    the store is asked; nothing is held
+                        |                        |
+    (came) --> planning +------> queued ---------+    room on L1 is coming; nothing is held
+                ^       |                        |
+                |       +------> copying --------|    claimed, with room taken; copies run
+                |       |           |            |
+                |       '-> leased <'            |
+                '--------------------------------'    with what the device has where a copy failed, or
+                                                      where only a release can make the room
 
-A claim is agreement and lock in one message a component. It is made before the others have agreed, so
-a component that lowers the boundary has what was claimed for a deeper one taken back: seldom, as
-those most likely to lower it are asked first.
+Who waits for room holds no lock, so that no two wait for each other, and plans again when its turn in
+the queue comes. It waits only for what comes by itself: where only live leases hold the room, it goes
+on at once with the boundary on the device.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING
 
-from ...actors import ReplyToken
-from ...components import messages as c
-from ...errors import IntegrityError
+from ...actors import Trace
 from ...spec import Tier
-from ...tiers import messages as t
 from .. import messages as m
+from .claiming import Claiming, Lacking
+from .flights import Flight
 from .lease_book import LeaseBook
-from .leases import LeaseRecord, Share
-from .parts import Part, Parts
-from .pending import PendingAcquire
+from .leases import LeaseRecord
+from .parts import Parts
 from .planning import Planner, reusable_tokens
-from .room import Room
-from .splitting import Splitter
-from .storing import Storing
-from .transfers import Transfers
+from .reporting import Reporter
+from .room import Lack, Room, Want
+from .room_queue import RoomQueue
+from .stats import Counters
+from .transfers import Operation, Transfers
 
-_Lacking = list[tuple[Part, c.Locked]]
-"""What is locked and not all on L1: the nodes that L1 lacks, and the operations that bring some."""
+if TYPE_CHECKING:
+    from .storing import Storing
+
+_ITS_TURN_WILL_COME = Lack(coming=True)
 
 
 class Acquiring:
-    """Acquire for the cache actor; used inside its operations only. `waiting` is by reply token."""
+    """What acquires in flight have in common; used inside the cache actor's operations only.
+
+    `ready` are those that have nothing more to wait for: the end of the operation lets them go on.
+    """
 
     def __init__(
         self,
         *,
         parts: Parts,
         room: Room,
+        queue: RoomQueue,
         planner: Planner,
-        splitter: Splitter,
+        claiming: Claiming,
         transfers: Transfers,
         storing: Storing,
         book: LeaseBook,
+        counters: Counters,
+        report: Reporter,
         prefetch_threshold: int,
+        patience: float,
     ) -> None:
-        self._parts = parts
-        self._room = room
-        self._planner = planner
-        self._splitter = splitter
-        self._transfers = transfers
-        self._storing = storing
-        self._book = book
+        self.parts = parts
+        self.room = room
+        self.queue = queue
+        self.planner = planner
+        self.claiming = claiming
+        self.transfers = transfers
+        self.storing = storing
+        self.book = book
+        self.patience = patience
+        self.lower = parts.l2 is not None
+        self._counters = counters
+        self._report = report
         self._prefetch_threshold = prefetch_threshold
-        self.waiting: dict[ReplyToken, PendingAcquire] = {}
+        self.ready: deque[AcquireFlight] = deque()
 
-    async def at_once(self, msg: m.Acquire) -> m.Acquired:
-        """Lease what L1 has now: all there is without lower tiers, or where nobody will `wait`."""
-        parts = self._parts
+    def answered(
+        self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
+    ) -> None:
+        """Count and report an acquire that is answered."""
+        self._counters.acquired(msg, acquired)
+        if trace is not None:
+            self._report.acquired(msg, acquired, trace, started)
+
+    def worth_a_search(self, msg: m.Acquire, boundary: int) -> bool:
+        """Say whether so much of a prompt is on no tier above that the store is asked for it."""
+        left = reusable_tokens(msg.tokens, self.parts.page) - boundary
+        return self.parts.store and left >= self._prefetch_threshold
+
+
+class AcquireFlight(Flight):
+    """One acquire on its way.
+
+    `searched` says that the store was asked for it, `full` how far FULL reaches there, `started` is
+    when it came (ns) where its `trace` is sampled.
+    """
+
+    __slots__ = (
+        "_by",
+        "_device",
+        "_host",
+        "_lower",
+        "_operations",
+        "_patient",
+        "_queued",
+        "_record",
+        "_want",
+        "full",
+        "msg",
+        "searched",
+        "started",
+        "trace",
+    )
+
+    def __init__(self, by: Acquiring, msg: m.Acquire, trace: Trace | None, started: int) -> None:
+        super().__init__()
+        self.msg = msg
+        self.trace = trace
+        self.started = started
+        self.searched = False
+        self.full = 0
+        self._by = by
+        self._lower = by.lower  # whether lower tiers are worth waiting for
+        self._patient = True
+        self._queued = False
+        self._want: Want = ()
+        self._record: LeaseRecord | None = None
+        self._operations: dict[Operation, None] = {}
+        # The boundaries at its first look.
+        self._device = self._host = -1
+
+    # -- planning -------------------------------------------------------------------------------------
+
+    async def attempt(self) -> m.Acquired | None:
+        """Go as far as possible without waiting; None where something must come first."""
+        by, msg = self._by, self.msg
+        record, self._record = self._record, None
+        if record is not None:
+            if await by.claiming.complete(record, msg.stream):
+                return self._leased(record)
+            await by.book.give_back(record)
+            self._lower = False
         limit: int | None = None
         while True:
-            walked = await parts.tree.ask(self._planner.walk_of(msg))
-            record, lacking = await self._claim(msg, walked, limit, host=False)
-            if lacking:
-                raise IntegrityError("what was claimed as present on L1 is not")
-            if not parts.snapshots or await self._copy_states(record, msg.stream):
-                return self.answer(record)
-            # No slot for the copy of a state: the next shallower boundary, at last 0.
-            await self._book.give_back(record)
-            limit = record.published - parts.page
-
-    async def attempt(self, pending: PendingAcquire) -> m.Acquired | None:
-        """Go as far as possible without waiting; None means that `pending.ops` must end first."""
-        msg, parts = pending.msg, self._parts
-        if pending.record is not None:
-            if await self._resumed(pending.record, msg.stream):
-                return self.answer(pending.record, pending)
-            await self.fail(pending)
-        host = not pending.settle_for_device
-        limit: int | None = None
-        while True:
-            walked = await parts.tree.ask(self._planner.walk_of(msg))
-            record, lacking = await self._claim(msg, walked, limit, host=host)
+            walked = await by.parts.tree.ask(by.planner.walk_of(msg))
+            record, lacking = await by.claiming.claim(msg, walked, limit, host=self._lower)
             boundary = record.published
-            if pending.device < 0:
-                pending.host = pending.device = boundary
-                if lacking:
-                    # A claim may have split the edge in which the walk ended.
-                    walked = await parts.tree.ask(self._planner.walk_of(msg))
-                    on_device = await self._planner.agree(walked, host=False)
-                    pending.device = on_device.boundary
-            if parts.store and self._worth_a_search(pending, boundary):
-                await self._book.give_back(record)
-                pending.ops = {await self._storing.find(pending, boundary, record.full)}
+            if self._device < 0:
+                await self._look(boundary, lacking)
+            if not self.searched and by.worth_a_search(msg, boundary):
+                await by.book.give_back(record)
+                self._wait_for(await by.storing.find(self, boundary, record.full))
                 return None
-            if not lacking:
-                if not parts.snapshots or await self._copy_states(record, msg.stream):
-                    return self.answer(record, pending)
-            elif await self._hold_states(record):
-                ops = {op for _, locked in lacking for op in locked.joins}
-                missing = [(part, locked.missing) for part, locked in lacking if locked.missing]
-                if missing:
-                    op = await self._transfers.promote(missing)
-                    if not op:
-                        await self._book.give_back(record)
-                        host = False
-                        continue
-                    ops.add(op)
-                pending.record, pending.ops = record, ops
-                for op in ops:
-                    self._transfers.operations[op].waiting.append(pending)
-                return None
-            # No slot, as in `at_once`.
-            await self._book.give_back(record)
-            limit = boundary - parts.page
-
-    async def _claim(
-        self, msg: m.Acquire, walked: c.Walked, limit: int | None, *, host: bool
-    ) -> tuple[LeaseRecord, _Lacking]:
-        """Let the components agree on a boundary and lock what it needs, one message each.
-
-        Answers the lease of it, and what of that L1 lacks. Who is asked first is most likely to
-        lower the boundary: states stand far apart, windows may have holes, and FULL is there
-        wherever they are. When somebody lowers what others have locked already, all of it is taken
-        back and asked anew.
-        """
-        parts, path, ends, partial = self._parts, walked.path, walked.ends, walked.partial
-        shares = tuple(map(Share, parts.all))
-        lacking: _Lacking = []
-        if not path:
-            return self._book.new_lease(msg, shares), lacking
-        end = ends[-1]
-        boundary = end if limit is None else limit
-        now = parts.tick()
-        while boundary > 0:
-            claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
-            for part in parts.asking:
-                claimed = await part.ref.ask(claim)
-                locked = claimed.lock
-                if locked is not None:
-                    shares[part.index].hold(locked, claimed.boundary)
-                    if locked.missing or locked.joins:
-                        lacking.append((part, locked))
-                if claimed.boundary < boundary:
-                    boundary = claimed.boundary
-                    if part is not parts.asking[0]:
-                        await self._unlock(shares)
-                        # States are claimed without a lock: they are forgotten with the shares.
-                        shares, lacking = tuple(map(Share, parts.all)), []
-                        break
-                    if not boundary:
-                        break
-                    claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
+            if lacking:
+                lack = await self._bring(record, lacking)
+                if lack is None:
+                    return None
             else:
-                at = len(ends) - 1 if boundary == end else bisect_left(ends, boundary)
-                if boundary == ends[at] and not (partial and boundary == end):
-                    break
-                # All agree on a boundary inside an edge, which is claimed when a node ends there.
-                walked = await self._splitter.at_boundary(walked, at, boundary)
-                path, ends, partial = walked.path, walked.ends, walked.partial
-        if boundary == end:
-            return self._book.new_lease(msg, shares, path[-1], end, end), lacking
-        anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
-        full = await self._planner.alone(walked, host=host)
-        return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
+                lack = await by.claiming.copy_states(record, msg.stream)
+                if lack is None:
+                    return self._leased(record)
+                self._want = tuple((part.name, 1) for part in by.parts.snapshots)
+            await by.book.give_back(record)
+            if lack.coming and self._patient:
+                self._queued = True
+                by.queue.join(self, by.patience)
+                return None
+            if lacking and not self._lacks_slots(lack):
+                self._lower = False
+            else:  # the next shallower boundary, at last 0
+                limit = boundary - by.parts.page
 
-    @staticmethod
-    async def _unlock(shares: tuple[Share, ...]) -> None:
-        for share in shares:
-            if share.receipts:
-                await share.part.ref.ask(c.Unlock(share.receipts))
+    async def _look(self, boundary: int, lacking: Lacking) -> None:
+        """Note where the reused tokens are when the request comes."""
+        by = self._by
+        self._host = self._device = boundary
+        if lacking:
+            # A claim may have split the edge in which the walk ended.
+            walked = await by.parts.tree.ask(by.planner.walk_of(self.msg))
+            self._device = (await by.planner.agree(walked, host=False)).boundary
 
-    def _worth_a_search(self, pending: PendingAcquire, boundary: int) -> bool:
-        if pending.searched:
-            return False
-        left = reusable_tokens(pending.msg.tokens, self._parts.page) - boundary
-        return left >= self._prefetch_threshold
+    async def _bring(self, record: LeaseRecord, lacking: Lacking) -> Lack | None:
+        """Start to bring to L1 what it lacks, with slots for the copies of states; or what lacks for it.
 
-    async def _hold_states(self, record: LeaseRecord) -> bool:
-        """Lock the states that a request copies only after a wait, and take slots for the copies.
-
-        False where there is no slot to be had. The locks come first: making room for the copy of a
-        state must not take the state.
+        All of it is asked for at once, so that nothing is evicted for a part.
         """
-        snapshots = self._parts.snapshots
-        if not snapshots:
-            return True
-        for part in snapshots:
-            share = record.shares[part.index]
-            if share.pages:
-                locked = await part.ref.ask(c.Lock(record.anchor))
-                share.receipts = locked.receipts
-        got = await self._room.take(Tier.L1, tuple((part.name, 1) for part in snapshots))
-        if isinstance(got, t.Short):
-            return False
-        for part, slot in zip(snapshots, got, strict=True):
+        by, snapshots = self._by, self._by.parts.snapshots
+        missing = [(part, locked.missing) for part, locked in lacking if locked.missing]
+        want = [(part.name, 1) for part in snapshots]
+        want += [(part.name, sum([pages for _, pages in nodes])) for part, nodes in missing]
+        self._want = tuple(want)
+        pages: tuple[bytes, ...] = ()
+        await by.claiming.lock_states(record)
+        if want:
+            if not by.queue.is_turn_of(self):
+                return _ITS_TURN_WILL_COME
+            got = await by.room.take(Tier.L1, self._want)
+            if isinstance(got, Lack):
+                return got
+            pages = got
+        for part, slot in zip(snapshots, pages, strict=False):
             record.shares[part.index].slot = slot
-        return True
+        self._record = record
+        for _, locked in lacking:
+            for op in locked.joins:
+                self._wait_for(by.transfers.operations[op])
+        if missing:
+            self._wait_for(await by.transfers.promote(missing, pages[len(snapshots) :]))
+        return None
 
-    async def _resumed(self, record: LeaseRecord, stream: int) -> bool:
-        """Complete a lease that had to wait for its pages; False where they did not all come."""
-        for share in record.shares:
-            if share.receipts and not share.pages:
-                table = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
-                if table.missing or table.joins:
-                    return False
-                share.start, share.pages = table.start, table.pages
-        return await self._copy_states(record, stream)
+    def _lacks_slots(self, lack: Lack) -> bool:
+        """Say whether only slots for states can never be had."""
+        names = [part.name for part in self._by.parts.snapshots]
+        return bool(lack.pools) and all(pool in names for pool in lack.pools)
 
-    async def _copy_states(self, record: LeaseRecord, stream: int) -> bool:
-        """Copy the states that a lease has found into slots of its own; False: no slot for a copy.
+    def _leased(self, record: LeaseRecord) -> m.Acquired:
+        """Answer the lease, with where its tokens were when the request came."""
+        acquired = self._by.claiming.answer(record)
+        length, full = acquired.length, max(acquired.full, self.full)
+        hit = acquired.hit
+        if self._device < length:
+            l2 = min(self._host, length) - self._device
+            hit = m.HitTokens(self._device, l2, length - self._device - l2)
+        elif full == acquired.full:
+            return acquired
+        return m.Acquired(acquired.lease, length, full, hit, acquired.starts, acquired.pages)
 
-        A state need not be locked where nobody has waited: making room spares it, as it is pinned,
-        and its node's FULL is locked. Those that are locked are unlocked.
-        """
-        for part in self._parts.snapshots:
-            share = record.shares[part.index]
-            if not share.pages:
-                continue
-            if share.slot:
-                copy = t.CopyState(part.name, share.pages, share.slot, stream)
-                self._room.captured(await self._parts.l1.ask(copy))
-            else:
-                pinned = frozenset((record.anchor,))
-                slot = await self._room.clone(part, share.pages, stream, pinned)
-                if isinstance(slot, t.Short):
-                    return False
-                share.slot = slot
-            if share.receipts:
-                await part.ref.ask(c.Unlock(share.receipts))
-                share.receipts = ()
-        return True
+    # -- waiting --------------------------------------------------------------------------------------
 
-    def answer(self, record: LeaseRecord, waited: PendingAcquire | None = None) -> m.Acquired:
-        """Answer a lease whose states are copied: its page tables and slots."""
-        length, full = record.published, record.full
-        hit = m.HitTokens(length)
-        if waited is not None:
-            waited.record = None
-            full = max(full, waited.full)
-            if waited.device < length:
-                l2 = min(waited.host, length) - waited.device
-                hit = m.HitTokens(waited.device, l2, length - waited.device - l2)
-        starts: list[int] = []
-        pages: list[bytes] = []
-        for share in record.shares:
-            starts.append(share.start)
-            pages.append(share.slot or share.pages)
-            share.pages = b""
-        return m.Acquired(record.id, length, full, hit, tuple(starts), tuple(pages))
+    def _wait_for(self, operation: Operation) -> None:
+        self._operations[operation] = None
+        operation.join(self)
 
-    async def fail(self, pending: PendingAcquire) -> None:
-        """Let go of what a failed arrival was to complete; what L1 has must do."""
-        self.leave(pending)
-        pending.ops.clear()
-        pending.settle_for_device = True
-        if pending.record is not None:
-            await self._book.give_back(pending.record)
-            pending.record = None
+    def landed(self, operation: Operation) -> None:
+        """Hear that an operation is over; go on when it was the last."""
+        del self._operations[operation]
+        if not self._operations:
+            self._by.ready.append(self)
 
-    def leave(self, pending: PendingAcquire) -> None:
-        """Take an acquire out of whatever it waits for."""
-        for op in pending.ops:
-            operation = self._transfers.operations.get(op)
-            if operation is not None and pending in operation.waiting:
-                operation.waiting.remove(pending)
+    async def let_go(self) -> None:
+        """Let go of what a failed copy was to complete; what L1 has must do."""
+        self._leave_operations()
+        await self._give_back()
+        self._lower = False
+        self._by.ready.append(self)
+
+    async def go_on(self) -> None:
+        """Plan again, and answer if that was all."""
+        acquired = await self.attempt()
+        if acquired is not None:
+            self._by.answered(self.msg, acquired, self.trace, self.started)
+            self.answer(acquired)
+
+    async def try_again(self) -> bool:
+        """See `Waiter`: when its turn has come and room is not just coming, it plans again."""
+        if await self._by.room.is_coming(self._want):
+            return False
+        self._queued = False
+        await self.go_on()
+        return not self._queued
+
+    async def give_up(self) -> bool:
+        """See `Waiter`: it goes on with what the device has, for which nothing need come."""
+        self._patient = False
+        await self.go_on()
+        return False
+
+    async def leave(self) -> None:
+        """Give back everything, wherever it waits."""
+        self._leave_operations()
+        self._by.queue.leave(self)
+        await self._give_back()
+
+    def _leave_operations(self) -> None:
+        for operation in self._operations:
+            operation.leave(self)
+        self._operations.clear()
+
+    async def _give_back(self) -> None:
+        record, self._record = self._record, None
+        if record is not None:
+            await self._by.book.give_back(record)

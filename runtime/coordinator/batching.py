@@ -16,10 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from ...components import messages as c
+from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES
 from ...tiers import messages as t
 from .. import messages as m
-from .acquiring import Acquiring
+from .claiming import Claiming
 from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
 from .parts import Part, Parts
@@ -44,12 +45,12 @@ class Batching:
     """Acquire batches for the cache actor; used inside its operations only."""
 
     def __init__(
-        self, parts: Parts, room: Room, planner: Planner, acquiring: Acquiring, book: LeaseBook
+        self, parts: Parts, room: Room, planner: Planner, claiming: Claiming, book: LeaseBook
     ) -> None:
         self._parts = parts
         self._room = room
         self._planner = planner
-        self._acquiring = acquiring
+        self._claiming = claiming
         self._book = book
 
     async def acquire(self, msg: m.AcquireBatch) -> tuple[m.Acquired, ...]:
@@ -136,6 +137,9 @@ class Batching:
     async def _finish(self, entry: _Entry, record: LeaseRecord) -> m.Acquired:
         """Answer one request, by the way of a single acquire where the batch could not serve it."""
         if entry.good:
-            return self._acquiring.answer(record)
+            return self._claiming.answer(record)
         await self._book.give_back(record)
-        return await self._acquiring.at_once(entry.msg)
+        acquired = await self._claiming.at_once(entry.msg)
+        if acquired is None:
+            raise IntegrityError("a request of a batch was left waiting")
+        return acquired

@@ -8,21 +8,36 @@ from collections.abc import Iterable
 class Due:
     """Nodes in the order in which they came due. A node that leaves the tree is due no more."""
 
-    __slots__ = ("dirty", "unsaved")
+    __slots__ = ("_postponed", "dirty", "unsaved")
 
     def __init__(self) -> None:
         self.dirty: dict[int, None] = {}
         self.unsaved: dict[int, None] = {}
+        self._postponed: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.dirty) + len(self.unsaved) + len(self._postponed)
+
+    def postpone(self, nodes: Iterable[int]) -> None:
+        """Let backups wait for room that is coming on L2, until an operation ends."""
+        self._postponed.update(dict.fromkeys(nodes))
+
+    def room_came(self) -> None:
+        """Note that an operation has ended: what was postponed is due again."""
+        if self._postponed:
+            self.dirty.update(self._postponed)
+            self._postponed.clear()
 
     def split(self, node: int, upper: int) -> None:
         """Let what is due for a node be due for its upper half too."""
-        for nodes in (self.dirty, self.unsaved):
+        for nodes in (self.dirty, self.unsaved, self._postponed):
             if node in nodes:
                 nodes[upper] = None
 
     def buried(self, nodes: Iterable[int]) -> None:
         """Forget nodes that left the tree."""
-        if self.dirty or self.unsaved:
+        if self.dirty or self.unsaved or self._postponed:
             for node in nodes:
                 self.dirty.pop(node, None)
                 self.unsaved.pop(node, None)
+                self._postponed.pop(node, None)

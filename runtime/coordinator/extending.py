@@ -2,44 +2,84 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
-from ...actors import ReplyToken
 from ...components import messages as c
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .flights import Flight
 from .leases import LeaseRecord
 from .parts import Parts
-from .pending import RoomWaiter
-from .room import Room
+from .room import Lack, Room
+from .room_queue import RoomQueue
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 
+class ExtendFlight(Flight):
+    """One extend that waits for room."""
+
+    __slots__ = ("_by", "_msg", "_record")
+
+    def __init__(self, by: Extending, record: LeaseRecord, msg: m.Extend) -> None:
+        super().__init__()
+        self._by = by
+        self._record = record
+        self._msg = msg
+
+    async def try_again(self) -> bool:
+        """See `Waiter`."""
+        if not self._by.is_live(self._record):
+            self.refuse(StaleLease(f"lease {self._record.id} was released meanwhile"))
+            return True
+        extended = await self._by.take(self._record, self._msg.count)
+        if extended is None:
+            return False
+        self.answer(extended)
+        return True
+
+    async def give_up(self) -> bool:
+        """See `Waiter`: it is refused, and may release what its lease holds."""
+        shortage, _ = await self._by.shortage(self._record, self._msg.count)
+        self.refuse(shortage)
+        return self._record.holds
+
+    async def leave(self) -> None:
+        """Leave the queue; it holds nothing."""
+        self._by.queue.leave(self)
+
+
 class Extending:
-    """Extend, trim and keep states for the cache actor; used inside its operations only.
+    """Extend, trim and keep states for the cache actor; used inside its operations only."""
 
-    `waiters` is in order of asking.
-    """
-
-    def __init__(self, parts: Parts, room: Room, leases: Mapping[int, LeaseRecord]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        room: Room,
+        queue: RoomQueue,
+        leases: Mapping[int, LeaseRecord],
+        patience: float,
+    ) -> None:
         self._parts = parts
         self._room = room
         self._leases = leases
+        self._patience = patience
         self._page = parts.page
         self._names = tuple(part.name for part in parts.all)
         self._snapshots = {part.name: part for part in parts.snapshots}
         self._states = tuple((part.index, part.name) for part in parts.snapshots)
         self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
         self._nothing = (b"",) * len(parts.all)
-        self._last_waiter = 0
-        self.waiters: deque[RoomWaiter] = deque()
+        self.queue = queue
 
-    async def extend(self, record: LeaseRecord, count: int) -> m.Extended | None:
-        """Extend at once, or answer None where there is no room for it, or others wait for some."""
+    async def extend(self, record: LeaseRecord, msg: m.Extend) -> m.Extended | ExtendFlight:
+        """Extend at once, or queue up where there is no room for it, or others wait for some.
+
+        Raises NoCapacity for a request that no release could ever satisfy, or without patience.
+        """
+        count = msg.count
         if count < 1:
             raise ConfigError(f"extend needs at least one token, not {count}")
         if record.extent > record.passed:
@@ -47,63 +87,31 @@ class Extending:
         want = self._want(record, count)
         if not want:
             return self._grant(record, count, self._nothing)
-        if self.waiters:
-            return None
-        got = await self._room.take(_L1, want)
-        return None if isinstance(got, t.Short) else self._grant(record, count, got)
-
-    async def refuse(self, record: LeaseRecord, count: int, patience: float) -> None:
-        """Raise NoCapacity for a request that found no room and need not `wait` for any.
-
-        That is one that no eviction and no release could ever satisfy, and one without patience.
-        """
-        shortage, capacity = await self._shortage(record, count)
-        if patience <= 0 or shortage.needed > capacity:
+        if not self.queue.waiting:
+            got = await self._room.take(_L1, want)
+            if not isinstance(got, Lack):
+                return self._grant(record, count, got)
+        patience = self._patience if msg.patience < 0 else msg.patience
+        shortage, hopeless = await self.shortage(record, count)
+        if hopeless or patience <= 0:
             raise shortage
+        flight = ExtendFlight(self, record, msg)
+        self.queue.join(flight, patience)
+        return flight
 
-    def wait(self, record: LeaseRecord, msg: m.Extend, token: ReplyToken) -> RoomWaiter:
-        """Queue a request for room."""
-        self._last_waiter += 1
-        waiter = RoomWaiter(self._last_waiter, msg, record, token)
-        self.waiters.append(waiter)
-        return waiter
+    async def take(self, record: LeaseRecord, count: int) -> m.Extended | None:
+        """Extend if there is room now."""
+        want = self._want(record, count)
+        got = await self._room.take(_L1, want) if want else self._nothing
+        return None if isinstance(got, Lack) else self._grant(record, count, got)
 
-    async def serve(self) -> None:
-        """Serve who waits, in order, as far as there is room."""
-        while self.waiters:
-            waiter = self.waiters[0]
-            record, count = waiter.record, waiter.msg.count
-            if record.id not in self._leases:
-                waiter.token.fail(StaleLease(f"lease {record.id} was released meanwhile"))
-            else:
-                want = self._want(record, count)
-                got = await self._room.take(_L1, want) if want else self._nothing
-                if isinstance(got, t.Short):
-                    return
-                waiter.token.reply(self._grant(record, count, got))
-            self._done(waiter)
+    async def shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, bool]:
+        """Say what lacks for so many tokens more, and whether no release could ever help."""
+        return await self._room.shortage(self._want(record, count))
 
-    def _done(self, waiter: RoomWaiter) -> None:
-        self.waiters.remove(waiter)
-        waiter.scope.cancel()
-
-    async def time_out(self, id: int) -> None:
-        """Refuse a request whose patience is over; who stands behind it may be served now."""
-        await self.serve()
-        for waiter in self.waiters:
-            if waiter.id == id:
-                shortage, _ = await self._shortage(waiter.record, waiter.msg.count)
-                waiter.token.fail(shortage)
-                self._done(waiter)
-                await self.serve()
-                return
-
-    def leave(self, token: ReplyToken) -> None:
-        """Take a request whose asker left out of the queue."""
-        for waiter in self.waiters:
-            if waiter.token is token:
-                self._done(waiter)
-                return
+    def is_live(self, record: LeaseRecord) -> bool:
+        """Say whether a lease has not been released."""
+        return record.id in self._leases
 
     def _want(self, record: LeaseRecord, count: int) -> tuple[tuple[str, int], ...]:
         """Answer what each component needs for so many tokens more; empty where none needs any."""
@@ -165,7 +173,7 @@ class Extending:
             self._room.captured(await self._parts.l1.ask(copy))
             return int.from_bytes(kept, "little")
         slot = await self._room.clone(part, share.slot, msg.stream)
-        if isinstance(slot, t.Short):
+        if isinstance(slot, Lack):
             return -1
         share.kept.append((at, slot))
         return int.from_bytes(slot, "little")
@@ -220,25 +228,3 @@ class Extending:
                 receded = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         await self._room.give_back(_L1, free)
-
-    async def _shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, int]:
-        """Find the pool that is shortest for this request: the error that says so, and its capacity."""
-        usage = await self._parts.l1.ask(t.Usage())
-        pools = {pool.component: pool for pool in usage}
-        want = [(name, needed) for name, needed in self._want(record, count) if needed]
-        name, needed = max(want, key=lambda pair: pair[1] - pools[pair[0]].free)
-        for other, pages in want:
-            if pages > pools[other].capacity:
-                name, needed = other, pages
-        pool = pools[name]
-        return NoCapacity(name, needed, pool.free, await self._locked(name)), pool.capacity
-
-    async def _locked(self, name: str) -> int:
-        """Count the pages of a pool that live leases hold: locked in the tree, or their own."""
-        part = self._parts.by_name[name]
-        held = await part.ref.ask(c.Ledger())
-        own = 0
-        for record in self._leases.values():
-            share = record.shares[part.index]
-            own += len(share.own) // PAGE_ID_BYTES + len(share.kept) + bool(share.slot)
-        return held[0].locked + own

@@ -73,6 +73,11 @@ class LeaseRecord(msgspec.Struct, eq=False):
         """Count the tokens whose ids are known."""
         return (len(self.prompt) + len(self.generated)) // TOKEN_BYTES
 
+    @property
+    def holds(self) -> bool:
+        """Whether a release would give anything back."""
+        return any(share.receipts or share.own or share.slot for share in self.shares)
+
     def forget(self, position: int) -> None:
         """Forget the ids of generated tokens from a position on; the prompt stays known."""
         del self.generated[max(0, position * TOKEN_BYTES - len(self.prompt)) :]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from ...components import messages as c
-from ...components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed
+from ...components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed, Unlocked
+from ...errors import NoCapacity
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .due import Due
@@ -18,12 +21,30 @@ _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NONE: frozenset[int] = frozenset()
 _NOTHING = Freed()
 
+Want = tuple[tuple[str, int], ...]
+"""Pages that are asked for, as (component, pages)."""
+
 _Back = list[tuple[str, bytes, int]]
 """Pages on their way back to one tier, as the items of `Free`: (component, pages, op)."""
 
 
+class Lack(msgspec.Struct, frozen=True, gc=False):
+    """Why nothing was given, and nothing more evicted.
+
+    `coming`: what is pending will meet the request by itself, when copies end or the device has
+    passed a fence. Else only a release can, and `pools` are those that cannot be met. `possible` is
+    what the first pool that lacks something could give without anything pending.
+    """
+
+    coming: bool
+    pools: tuple[str, ...] = ()
+    possible: int = 0
+
+
 class Room:
     """Allocate and evict for the cache actor; used inside its operations only.
+
+    Nothing is evicted for a request unless all of it can then be met, now or by what is pending.
 
     `evicted` and `demoted` count pages that left L1 or L2 for good, or left L1 while L2 keeps them,
     per component; `due` is what nodes wait for.
@@ -39,16 +60,14 @@ class Room:
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)
 
-    async def take_free(
-        self, tier: Tier, want: tuple[tuple[str, int], ...]
-    ) -> tuple[bytes, ...] | t.Short:
-        """Allocate all of `want` or nothing from what is free now."""
+    async def take_free(self, tier: Tier, want: Want) -> tuple[bytes, ...] | None:
+        """Allocate all of `want` from what is free now, or nothing."""
         answer = await self._parts.tiers[tier].ask(t.Allocate(want))
-        return answer.pages if isinstance(answer, t.Allocated) else answer
+        return answer.pages if isinstance(answer, t.Allocated) else None
 
     async def take(
-        self, tier: Tier, want: tuple[tuple[str, int], ...], pinned: frozenset[int] = _NONE
-    ) -> tuple[bytes, ...] | t.Short:
+        self, tier: Tier, want: Want, pinned: frozenset[int] = _NONE
+    ) -> tuple[bytes, ...] | Lack:
         """Allocate all of `want` or nothing, evicting as far as needed.
 
         Pages in quarantine are counted on: nothing more is evicted in their place.
@@ -57,40 +76,89 @@ class Room:
         answer = await ref.ask(t.Allocate(want))
         while isinstance(answer, t.Short):
             back = await self._make_room(tier, answer, pinned)
-            if not back:
-                return answer
+            if isinstance(back, Lack):
+                return back
             fence = self._fence if tier == _L1 else 0
             answer = await ref.ask(t.Allocate(want, tuple(back), fence))
         return answer.pages
 
     async def clone(
         self, part: Part, source: bytes, stream: int, pinned: frozenset[int] = _NONE
-    ) -> bytes | t.Short:
+    ) -> bytes | Lack:
         """Copy a state to an L1 slot of its own, evicting where none is free: not what is `pinned`."""
         ref = self._parts.tiers[_L1]
         clone = t.Clone(part.name, source, stream)
         answer = await ref.ask(clone)
         while isinstance(answer, t.Short):
             back = await self._make_room(_L1, answer, pinned)
-            if not back:
-                return answer
+            if isinstance(back, Lack):
+                return back
             await self.give_back(_L1, back)
             answer = await ref.ask(clone)
         if answer.fence:
             self.captured(answer.fence)
         return answer.slot
 
-    async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back:
-        """Evict what is lacking; answer what is to go back to the tier then, empty for nothing."""
-        back: _Back = []
+    async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back | Lack:
+        """Evict what is lacking, if then all is there or pending; what goes back to the tier, then."""
+        lacking: list[tuple[Part, int]] = []
+        beyond: list[str] = []
+        possible = short.lacking[0][2]
         for name, needed, free, coming in short.lacking:
-            lacking = needed - free - coming
-            for other, pages, _ in back:  # what went along with another component's payload
-                if other == name:
-                    lacking -= len(pages) // PAGE_ID_BYTES
-            if lacking > 0:
-                await self._evict(tier, self._parts.by_name[name], lacking, pinned, back)
-        return back
+            pages = needed - free - coming
+            if pages > 0:
+                part = self._parts.by_name[name]
+                unlocked = await part.ref.ask(Unlocked(tier, pinned))
+                if pages > unlocked:
+                    possible = possible if beyond else free + unlocked
+                    beyond.append(name)
+                lacking.append((part, pages))
+        if beyond:
+            return Lack(coming=False, pools=tuple(beyond), possible=possible)
+        if (
+            not lacking
+        ):  # perhaps each alone would do, but not all: where pools share floating slabs
+            waits = any(needed > free for _, needed, free, _ in short.lacking)
+            return Lack(coming=waits, possible=possible)
+        back: _Back = []
+        for part, pages in lacking:
+            # Less what went along with another component's payload.
+            along = sum([len(gone) for other, gone, _ in back if other == part.name])
+            if pages * PAGE_ID_BYTES > along:
+                missing = pages - along // PAGE_ID_BYTES
+                await self._evict(tier, part, missing, pinned, back)
+        return back or Lack(coming=True, possible=possible)  # what may go is still arriving
+
+    async def is_coming(self, want: Want) -> bool:
+        """Say whether L1 lacks some of `want` now, and what is pending will do."""
+        free = {pool.component: pool for pool in await self._parts.l1.ask(t.Usage())}
+        lacks = False
+        for name, pages in want:
+            pool = free[name]
+            if pages > pool.free + pool.quarantined:
+                return False
+            lacks = lacks or pages > pool.free
+        return lacks
+
+    async def shortage(self, want: Want) -> tuple[NoCapacity, bool]:
+        """Find the L1 pool that is furthest from giving its part of `want`: the error that says so.
+
+        Also says whether it is larger than the pool, so that no release could ever help.
+        """
+        found: list[tuple[bool, int, NoCapacity]] = []
+        for pool in await self._parts.l1.ask(t.Usage()):
+            needed = sum([pages for name, pages in want if name == pool.component])
+            if needed:
+                held, _ = await self._parts.by_name[pool.component].ref.ask(c.Ledger())
+                evictable, pending = held.cached - held.locked, pool.quarantined
+                possible = pool.free + evictable + pending
+                locked = pool.capacity - possible
+                error = NoCapacity(
+                    pool.component, needed, pool.free, locked, evictable=evictable, pending=pending
+                )
+                found.append((needed > pool.capacity, needed - possible, error))
+        beyond, _, error = max(found, key=lambda entry: entry[:2])
+        return error, beyond
 
     async def evict(self, tier: Tier, part: Part, pages: int) -> tuple[int, int, int]:
         """Evict from one component; answer its own pages freed and pending, and the nodes touched."""
@@ -224,3 +292,4 @@ class Room:
         """Let the quarantines of an operation go on every tier."""
         for tier in self._tiers:
             await self._parts.tiers[tier].ask(t.Over(op))
+        self.due.room_came()

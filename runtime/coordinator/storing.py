@@ -7,6 +7,7 @@ is saved as far back as the chunk's own boundary needs it, a snapshot where it s
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,13 +20,15 @@ from .. import messages as m
 from .endpoints import Endpoints, union
 from .facts import PrefetchDone
 from .parts import Part, Parts
-from .pending import PendingAcquire
 from .planning import reusable_tokens
 from .reporting import Reporter
-from .room import Room
+from .room import Lack, Room
 from .runs import Run, joined
 from .splitting import Splitter
 from .transfers import Operation, Transfers
+
+if TYPE_CHECKING:
+    from .acquiring import AcquireFlight
 
 _BATCH_NODES = 16
 """Nodes that one pass over the unsaved takes."""
@@ -39,7 +42,7 @@ class Prefetch(msgspec.Struct, eq=False):
     """
 
     operation: Operation
-    asker: PendingAcquire
+    asker: AcquireFlight
     key: tuple[bytes, bytes]
     full: int
     reuse: int
@@ -151,15 +154,16 @@ class Storing:
 
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save, and keep the chain hash so that the next one need not start at the root."""
-        operation = self._transfers.operations.pop(msg.op)
+        operation = self._transfers.operations[msg.op]
         await self._transfers.settle(operation, ok=True)
         self._transfers.moved_bytes["l2_l3"] += msg.stored
         if msg.chain:
             await self._parts.tree.ask(c.Chained(operation.nodes[-1], msg.at, msg.chain))
+        operation.over()
 
     # -- prefetching --------------------------------------------------------------------------------
 
-    async def find(self, pending: PendingAcquire, boundary: int, full: int) -> int:
+    async def find(self, pending: AcquireFlight, boundary: int, full: int) -> Operation:
         """Ask the store how far it could lift a reuse; answer the operation to wait for.
 
         `boundary` is how far all components reach without it, `full` how far FULL does.
@@ -186,25 +190,27 @@ class Storing:
                     boundary,
                 )
             )
-        prefetch.operation.waiting.append(pending)
-        return prefetch.operation.id
+        return prefetch.operation
 
-    async def found(self, msg: m.Found) -> Operation | None:
-        """Allocate L2 for what was found and start the fetch; answer the operation if it ends here."""
+    async def found(self, msg: m.Found) -> None:
+        """Allocate L2 for what was found and start the fetch, or end here."""
         prefetch = self._prefetches[msg.op]
         prefetch.asker.full = msg.full
         if not msg.endpoint:
-            return self._ended(prefetch, "absent")
+            self._ended(prefetch, "absent")
+            return
         if not prefetch.operation.waiting:
-            return self._ended(prefetch, "abandoned")
+            self._ended(prefetch, "abandoned")
+            return
         pages = [self._pages(item) for item in msg.items]
         want: dict[str, int] = {}
         for item, count in zip(msg.items, pages, strict=True):
             want[item.component] = want.get(item.component, 0) + count
         pinned = await self._pinned(prefetch.asker.msg)
         got = await self._room.take(Tier.L2, tuple(want.items()), pinned)
-        if isinstance(got, t.Short):
-            return self._ended(prefetch, "host_capacity")
+        if isinstance(got, Lack):
+            self._ended(prefetch, "host_capacity")
+            return
         room = dict(zip(want, got, strict=True))
         items: list[t.StoreItem] = []
         for item, count in zip(msg.items, pages, strict=True):
@@ -215,7 +221,6 @@ class Storing:
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
         prefetch.endpoint, prefetch.items = msg.endpoint, tuple(items)
         await self._parts.below.ask(m.Fetch(msg.op, prefetch.items))
-        return None
 
     def _pages(self, item: t.StoreItem) -> int:
         if self._parts.by_name[item.component].snapshot:
@@ -230,9 +235,8 @@ class Storing:
         )
         return frozenset(walked.path)
 
-    def _ended(self, prefetch: Prefetch, outcome: str, tokens: int = 0) -> Operation:
+    def _ended(self, prefetch: Prefetch, outcome: str, tokens: int = 0) -> None:
         operation = prefetch.operation
-        del self._transfers.operations[operation.id]
         del self._prefetches[operation.id]
         del self._finds[prefetch.key]
         self.prefetches[outcome] = self.prefetches.get(outcome, 0) + 1
@@ -246,9 +250,9 @@ class Storing:
                     tokens=tokens,
                     outcome=outcome,
                 )
-        return operation
+        operation.over()
 
-    async def fetched(self, msg: m.Fetched) -> Operation:
+    async def fetched(self, msg: m.Fetched) -> None:
         """Hang what arrived into the tree on L2 as far as a reuse can use it; give the rest back."""
         prefetch = self._prefetches[msg.op]
         arrived = list(zip(prefetch.items, msg.good, strict=True))
@@ -260,7 +264,7 @@ class Storing:
             await self._give_back(used)
             outcome, used = "anchor_lost", []
         self._transfers.moved_bytes["l3_l2"] += self._bytes(used)
-        return self._ended(prefetch, outcome, endpoint if used else 0)
+        self._ended(prefetch, outcome, endpoint if used else 0)
 
     def staged(self) -> dict[str, bytes]:
         """Answer the L2 pages that fetches are filling, per component."""

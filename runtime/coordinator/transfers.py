@@ -7,6 +7,8 @@ their node stay in quarantine until the operation is over.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...components import messages as c
 from ...components.move_messages import Arrive, Foot, Moved, Unbacked
 from ...spec import PAGE_ID_BYTES, Tier
@@ -14,9 +16,11 @@ from ...tiers import messages as t
 from .. import messages as m
 from .facts import PromoteDone
 from .parts import Part, Parts
-from .pending import PendingAcquire
 from .reporting import Reporter
-from .room import Room
+from .room import Lack, Room
+
+if TYPE_CHECKING:
+    from .acquiring import AcquireFlight
 
 DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
 _BATCH_NODES = 64
@@ -24,20 +28,17 @@ _BATCH_NODES = 64
 
 
 class Operation:
-    """One transfer: what it is for, who waits, and the bytes it moves."""
+    """One transfer: what it is for, the bytes it moves, and the acquires that wait for it.
 
-    __slots__ = (
-        "id",
-        "kind",
-        "moved",
-        "nodes",
-        "pages",
-        "started",
-        "target",
-        "waiting",
-    )
+    begun --> running --> over: settled, and who waited goes on
+    """
 
-    def __init__(self, id: int, kind: str, target: Tier, started: int) -> None:
+    __slots__ = ("_table", "id", "kind", "moved", "nodes", "pages", "started", "target", "waiting")
+
+    def __init__(
+        self, table: dict[int, Operation], id: int, kind: str, target: Tier, started: int
+    ) -> None:
+        self._table = table
         self.id = id
         self.started = started
         self.pages = 0
@@ -45,7 +46,26 @@ class Operation:
         self.target = target
         self.nodes: tuple[int, ...] = ()
         self.moved = 0
-        self.waiting: list[PendingAcquire] = []
+        self.waiting: dict[AcquireFlight, None] = {}
+
+    def join(self, flight: AcquireFlight) -> None:
+        """Have an acquire wait for the end."""
+        self.waiting[flight] = None
+
+    def leave(self, flight: AcquireFlight) -> None:
+        """Let an acquire wait for it no longer."""
+        self.waiting.pop(flight, None)
+
+    def over(self) -> None:
+        """End: it is in flight no more, and who waits hears of it."""
+        del self._table[self.id]
+        for flight in self.waiting:
+            flight.landed(self)
+
+    def split(self, node: int, upper: int) -> None:
+        """Let what is on its way for a node be so for its upper half too."""
+        if node in self.nodes:
+            self.nodes = (upper, *self.nodes)
 
 
 class Transfers:
@@ -72,32 +92,32 @@ class Transfers:
         """Register a new operation."""
         self._last_op += 1
         operation = self.operations[self._last_op] = Operation(
-            self._last_op, kind, target, self._report.now()
+            self.operations, self._last_op, kind, target, self._report.now()
         )
         return operation
 
     def in_flight(self) -> int:
         """Count what is under way between tiers, or due."""
-        return len(self.operations) + len(self._due.dirty) + len(self._due.unsaved)
+        return len(self.operations) + len(self._due)
 
-    def busy(self, kind: str) -> int:
-        """Count the operations of a kind in flight."""
-        return sum(1 for operation in self.operations.values() if operation.kind == kind)
+    def busy(self, kind: str) -> bool:
+        """Say whether an operation of a kind is in flight."""
+        return any(operation.kind == kind for operation in self.operations.values())
 
     # -- L2 to L1 -----------------------------------------------------------------------------------
 
-    async def promote(self, missing: list[tuple[Part, tuple[tuple[int, int], ...]]]) -> int:
-        """Start to bring payload to L1; answer the operation, or 0 where L1 has no room for it.
+    async def promote(
+        self,
+        missing: list[tuple[Part, tuple[tuple[int, int], ...]]],
+        rooms: tuple[bytes, ...],
+    ) -> Operation:
+        """Start to bring payload to the L1 pages that were taken for it.
 
-        The nodes are locked, so making room cannot take what is being waited for.
+        The nodes are locked, so making room has not taken what is waited for.
         """
-        want = tuple((part.name, sum(n for _, n in nodes)) for part, nodes in missing)
-        got = await self._room.take(Tier.L1, want)
-        if isinstance(got, t.Short):
-            return 0
         operation = self.begin("promote", Tier.L1)
         moves: list[t.Move] = []
-        for (part, nodes), pages in zip(missing, got, strict=True):
+        for (part, nodes), pages in zip(missing, rooms, strict=True):
             ids = tuple(node for node, _ in nodes)
             source = await part.ref.ask(Arrive(operation.id, ids, Tier.L1, pages))
             moves.append(t.Move(part.name, source, pages))
@@ -105,7 +125,7 @@ class Transfers:
             if part.base:
                 operation.nodes = ids
         await self._start(operation, Tier.L2, Tier.L1, moves)
-        return operation.id
+        return operation
 
     async def _start(
         self, operation: Operation, source: Tier, target: Tier, moves: list[t.Move]
@@ -124,7 +144,10 @@ class Transfers:
     # -- L1 to L2 -----------------------------------------------------------------------------------
 
     async def backup(self) -> None:
-        """Start to copy to L2 what was published since, root first, as far as L2 has room."""
+        """Start to copy to L2 what was published since, root first, as far as L2 has room.
+
+        What finds only room that is coming stays due; what finds none is skipped.
+        """
         batch = list(self._due.dirty)[:_BATCH_NODES]
         for node in batch:
             del self._due.dirty[node]
@@ -135,21 +158,20 @@ class Transfers:
                 chain.setdefault(id, pages)
         operation = self.begin("backup", Tier.L2)
         moves: list[t.Move] = []
-        backed = await self._back(operation, base, tuple(chain.items()), batch, moves)
+        backed = await self._back(operation, base, tuple(chain.items()), moves)
         nodes = operation.nodes = tuple(dict.fromkeys((*batch, *backed)))
         for part in self._parts.auxiliary:
+            found = await part.ref.ask(Unbacked(nodes))
             # L2 keeps nothing of a node whose FULL it does not keep.
-            found = [
-                pair
-                for pair in await part.ref.ask(Unbacked(nodes))
-                if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))
-            ]
-            await self._back(operation, part, tuple(found), batch, moves)
+            found = tuple(
+                [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
+            )
+            await self._back(operation, part, found, moves)
         if moves:
             await self._start(operation, Tier.L1, Tier.L2, moves)
         else:
-            del self.operations[operation.id]
             self._backed(operation)
+            operation.over()
 
     def _backed(self, operation: Operation) -> None:
         """Let nodes that were due for a backup be due for a save: whatever joined them, if anything.
@@ -164,30 +186,39 @@ class Transfers:
         operation: Operation,
         part: Part,
         found: tuple[tuple[int, int], ...],
-        batch: list[int],
         moves: list[t.Move],
     ) -> tuple[int, ...]:
         """Allocate and mark what fits, from the root down; answer the nodes."""
         while found:
-            want = ((part.name, sum(n for _, n in found)),)
-            got = await self._room.take_free(Tier.L2, want)
-            if isinstance(got, t.Short):
+            want = ((part.name, sum([pages for _, pages in found])),)
+            got: tuple[bytes, ...] | Lack | None = await self._room.take_free(Tier.L2, want)
+            if got is None:
                 got = await self._room.take(Tier.L2, want, await self._pins(found))
-            if not isinstance(got, t.Short):
-                nodes = tuple(node for node, _ in found)
-                source = await part.ref.ask(Arrive(operation.id, nodes, Tier.L2, got[0]))
-                moves.append(t.Move(part.name, source, got[0]))
-                return nodes
-            self.skipped_backups += 1
-            free = got.lacking[0][2]
-            fits = 0
-            for _, pages in found:
-                free -= pages
-                if free < 0:
-                    break
-                fits += 1
-            found = found[:fits]
+            if isinstance(got, Lack):
+                found, rest = self._fitting(found, got.possible)
+                if got.coming:
+                    self._due.postpone(node for node, _ in rest)
+                else:
+                    self.skipped_backups += 1
+                continue
+            nodes = tuple(node for node, _ in found)
+            source = await part.ref.ask(Arrive(operation.id, nodes, Tier.L2, got[0]))
+            moves.append(t.Move(part.name, source, got[0]))
+            return nodes
         return ()
+
+    @staticmethod
+    def _fitting(
+        found: tuple[tuple[int, int], ...], room: int
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """Divide nodes into those, from the first on, that fit into so many pages, and the rest."""
+        fits = 0
+        for _, pages in found:
+            room -= pages
+            if room < 0:
+                break
+            fits += 1
+        return found[:fits], found[fits:]
 
     async def _pins(self, found: tuple[tuple[int, int], ...]) -> frozenset[int]:
         """Answer the nodes whose L2 copies must stay while room is made for these: their root paths."""
@@ -201,35 +232,39 @@ class Transfers:
         """Let what is due or on its way for a node hold for its upper half too."""
         self._due.split(node, upper)
         for operation in self.operations.values():
-            if node in operation.nodes:
-                operation.nodes = (upper, *operation.nodes)
+            operation.split(node, upper)
 
-    def report(self, msg: m.Transferred) -> None:
+    def _tell(self, operation: Operation, error: str) -> None:
         """Tell the observer of a promotion, for each sampled request that waits for it."""
-        operation = self.operations[msg.op]
         if operation.kind == "promote":
-            for pending in operation.waiting:
-                if pending.trace is not None:
+            for flight in operation.waiting:
+                if flight.trace is not None:
                     self._report.done(
                         PromoteDone,
                         operation.started,
-                        pending.trace,
+                        flight.trace,
                         op=operation.id,
                         pages=operation.pages,
-                        error=msg.error,
+                        error=error,
                     )
 
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a transfer: presence, quarantines, and what a failed arrival leaves hanging."""
-        operation = self.operations.pop(msg.op)
+        operation = self.operations[msg.op]
+        self._tell(operation, msg.error)
         if msg.ok:
             verb = "l1_l2" if operation.target == Tier.L2 else "l2_l1"
             self.moved_bytes[verb] += operation.moved
+        else:
+            # Who waited lets go first: what hangs below a failed arrival must not be locked.
+            for flight in tuple(operation.waiting):
+                await flight.let_go()
         await self.settle(operation, ok=msg.ok)
         if not msg.ok:
             await self._cut_off(operation)
         elif operation.kind == "backup":
             self._backed(operation)
+        operation.over()
 
     async def settle(self, operation: Operation, *, ok: bool) -> None:
         """End the marks of an operation and free what was waiting for its end."""
@@ -242,11 +277,14 @@ class Transfers:
         await self._room.over(operation.id)
 
     async def _cut_off(self, operation: Operation) -> None:
-        """Drop what hangs below a failed arrival on its tier: nothing may stand on a hole."""
+        """Drop what stands on a failed arrival of FULL on its tier: nothing may stand on a hole.
+
+        That is all that its nodes and those below hold there, whoever brought it, also what is still
+        arriving by other operations.
+        """
         base, tree = self._parts.base, self._parts.tree
         for node in operation.nodes:
             if await base.ref.ask(c.Lacks(node, operation.target)):
                 below = await tree.ask(c.Subtree(node))
-                if below:
-                    await self._room.drop(tuple(reversed(below)), operation.target)
+                await self._room.drop((*reversed(below), node), operation.target)
         await self._room.reap(reversed(operation.nodes))

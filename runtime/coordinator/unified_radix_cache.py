@@ -7,8 +7,7 @@ waiting for room) happens outside and comes back as a message; its asker is answ
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Awaitable
 from typing import Any
 
 import trio
@@ -17,23 +16,28 @@ from ...actors import Coordinator, Message, ReplyToken, handles
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...tiers.fences import Fences
 from .. import messages as m
-from .acquiring import Acquiring
+from .acquiring import AcquireFlight, Acquiring
 from .batching import Batching
+from .claiming import Claiming
 from .endpoints import Endpoints
-from .extending import Extending
+from .extending import ExtendFlight, Extending
 from .facts import PublishDone
+from .flights import Flight
 from .inspection import Inspection, gather
 from .lease_book import LeaseBook
 from .parts import Parts
-from .pending import PendingAcquire, RoomWaiter
 from .planning import Planner, Verdict
 from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
+from .room_queue import RoomQueue
 from .splitting import Splitter
 from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .storing import Storing
 from .transfers import Transfers
+
+_MOMENT = 3
+"""Times that others may run between an alarm and what it is for: who was just refused may release."""
 
 
 class GiveUp(Message[None], frozen=True):
@@ -63,7 +67,6 @@ class UnifiedRadixCache(Coordinator):
         super().__init__()
         self._parts = parts
         self._fences = fences
-        self._room_timeout = room_timeout
         self._report = Reporter(self)
         self._room = Room(parts, self._report)
         self._planner = Planner(parts)
@@ -80,52 +83,103 @@ class UnifiedRadixCache(Coordinator):
         )
         self._counters = Counters()
         self._leases = LeaseBook(self._room)
+        self._queue = RoomQueue(self._set_alarm)
+        self._claiming = Claiming(parts, self._room, self._planner, self._splitter, self._leases)
         self._acquiring = Acquiring(
             parts=parts,
             room=self._room,
+            queue=self._queue,
             planner=self._planner,
-            splitter=self._splitter,
+            claiming=self._claiming,
             transfers=self._transfers,
             storing=self._storing,
             book=self._leases,
+            counters=self._counters,
+            report=self._report,
             prefetch_threshold=prefetch_threshold,
+            patience=room_timeout,
         )
-        self._batching = Batching(parts, self._room, self._planner, self._acquiring, self._leases)
+        self._batching = Batching(parts, self._room, self._planner, self._claiming, self._leases)
         self._publishing = Publishing(parts, self._room, self._splitter)
-        self._extending = Extending(parts, self._room, self._leases)
+        self._extending = Extending(parts, self._room, self._queue, self._leases, room_timeout)
+        self._flights: dict[ReplyToken, Flight] = {}
+        self._settling: dict[ReplyToken, None] = {}
         self._woken = False
-        self._settling: list[ReplyToken] = []
+        self._cooling = False  # a child task waits for the device
+        self._cooled = 0  # the fence up to which one has waited
         self._left: list[ReplyToken] = []
         self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._giving_up = False
+        # What `after` looks at, each of them the same object for life.
+        self._ready = self._acquiring.ready
+        self._waiting = self._queue.waiting
+        self._dirty, self._unsaved = self._room.due.dirty, self._room.due.unsaved
 
     def __repr__(self) -> str:
         return (
-            f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._extending.waiters)} waiting, "
+            f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._flights)} waiting, "
             f"{len(self._transfers.operations)} in flight]>"
         )
+
+    # -- after each operation --------------------------------------------------------------------------
+
+    def after(self) -> Awaitable[None] | None:
+        """Answer the epilogue, where there is anything to look after: seldom, without lower tiers."""
+        if self._waiting or self._dirty or self._unsaved or self._ready or self._settling:
+            return self._epilogue()
+        return None
+
+    async def _epilogue(self) -> None:
+        """Let go on who can, serve who waits for room, wake the background, tell who waits for quiet."""
+        while self._ready:
+            await self._ready.popleft().go_on()
+        if self._waiting:
+            await self._queue.serve()
+            if self._room.fence > self._cooled and not self._cooling:
+                self._cooling = True
+                self.start(self._cool, self._room.fence)
+        if not self._woken and self._startable():
+            self._woken = True
+            self.ref.tell(m.Background())
+        if self._settling and not self._transfers.in_flight():
+            for token in self._settling:
+                token.reply(None)
+            self._settling.clear()
+
+    def _startable(self) -> bool:
+        """Say whether a backup or a save is due and none is under way: one of each at a time."""
+        busy = self._transfers.busy
+        return bool((self._dirty and not busy("backup")) or (self._unsaved and not busy("save")))
+
+    async def _cool(self, fence: int) -> None:
+        await trio.to_thread.run_sync(self._fences.wait, fence)
+        self.ref.tell(m.Cooled(fence), control=True)
+
+    def _set_alarm(self, at: float) -> None:
+        self.start(self._ring, at)
+
+    async def _ring(self, at: float) -> None:
+        await trio.sleep_until(at)
+        for _ in range(_MOMENT):
+            await trio.lowlevel.checkpoint()
+        self.ref.tell(m.RoomTimeout())
 
     # -- leases ---------------------------------------------------------------------------------------
 
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
-        """Lease the longest reusable prefix; answer later where payload must be fetched first."""
-        trace, lower = self.trace, self._parts.l2 is not None
+        """Lease the longest reusable prefix; answer later where something must come first."""
+        trace, acquired = self.trace, None
         started = 0 if trace is None else self._report.begin()
-        if lower and msg.wait:
-            pending = PendingAcquire(msg, trace, started)
-            acquired = await self._acquiring.attempt(pending)
+        if not (self._acquiring.lower and msg.wait):
+            acquired = await self._claiming.at_once(msg)
+        if acquired is None:
+            flight = AcquireFlight(self._acquiring, msg, trace, started)
+            acquired = await flight.attempt()
             if acquired is None:
-                pending.token = self.defer()
-                self._acquiring.waiting[pending.token] = pending
+                flight.take_off(self._flights, self.defer())
                 return None
-        else:
-            acquired = await self._acquiring.at_once(msg)
-        self._counters.acquired(msg, acquired)
-        if trace is not None:
-            self._report.acquired(msg, acquired, trace, started)
-        if lower:
-            self._wake()
+        self._acquiring.answered(msg, acquired, trace, started)
         return acquired
 
     @handles(m.AcquireBatch)
@@ -134,57 +188,24 @@ class UnifiedRadixCache(Coordinator):
         started = self._report.now()
         leased = await self._batching.acquire(msg)
         for request, acquired, trace in zip(msg.requests, leased, msg.traces, strict=True):
-            self._counters.acquired(request, acquired)
-            if trace is not None:
-                self._report.acquired(request, acquired, trace, started)
-        if self._parts.l2 is not None:
-            self._wake()
+            self._acquiring.answered(request, acquired, trace, started)
         return leased
-
-    async def _resume(self, waiting: Iterable[PendingAcquire], op: int) -> None:
-        for pending in waiting:
-            pending.ops.discard(op)
-            if pending.ops or pending.token not in self._acquiring.waiting:
-                continue
-            acquired = await self._acquiring.attempt(pending)
-            if acquired is not None:
-                del self._acquiring.waiting[pending.token]
-                self._counters.acquired(pending.msg, acquired)
-                if pending.trace is not None:
-                    self._report.acquired(pending.msg, acquired, pending.trace, pending.started)
-                pending.token.reply(acquired)
 
     @handles(m.Extend)
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
         if msg.fence:
             self._room.captured(msg.fence)
-        record = self._leases[msg.lease]
-        extended = await self._extending.extend(record, msg.count)
-        if extended is None:
-            patience = self._room_timeout if msg.patience < 0 else msg.patience
-            await self._extending.refuse(record, msg.count, patience)
-            waiter = self._extending.wait(record, msg, self.defer())
-            if patience < math.inf:
-                self.start(self._time_out, waiter, patience)
-            if self._room.fence:
-                self.start(self._cool, self._room.fence)
+        extended = await self._extending.extend(self._leases[msg.lease], msg)
+        if isinstance(extended, ExtendFlight):
+            extended.take_off(self._flights, self.defer())
+            return None
         return extended
-
-    async def _time_out(self, waiter: RoomWaiter, patience: float) -> None:
-        with waiter.scope:
-            await trio.sleep(patience)
-            self.ref.tell(m.RoomTimeout(waiter.id), control=True)
-
-    async def _cool(self, fence: int) -> None:
-        """Look after waiters when the device has passed what freed pages must wait for."""
-        await trio.to_thread.run_sync(self._fences.wait, fence)
-        self.ref.tell(m.Background(), control=True)
 
     @handles(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
-        """Refuse an extend whose patience is over."""
-        await self._extending.time_out(msg.waiter)
+        """Let those wait no longer whose patience is over."""
+        await self._queue.refuse_late()
 
     @handles(m.Windows)
     async def windows(self, msg: m.Windows) -> tuple[int, ...]:
@@ -201,9 +222,7 @@ class UnifiedRadixCache(Coordinator):
         """Give back private room that was not used; answer the extent."""
         if msg.fence:
             self._room.captured(msg.fence)
-        extent = await self._extending.trim(self._leases[msg.lease], msg.count)
-        await self._extending.serve()
-        return extent
+        return await self._extending.trim(self._leases[msg.lease], msg.count)
 
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
@@ -220,12 +239,9 @@ class UnifiedRadixCache(Coordinator):
                 nodes=len(result.nodes),
                 duplicates=len(result.published.patches),
             )
-        if result.nodes and self._parts.l2 is not None:
-            self._room.due.dirty.update(dict.fromkeys(result.nodes))
-            self._wake()
+        if result.nodes and self._acquiring.lower:
+            self._dirty.update(dict.fromkeys(result.nodes))
         self._counters.published += 1
-        if self._extending.waiters:
-            await self._extending.serve()
         return result.published
 
     @handles(m.Release)
@@ -237,8 +253,6 @@ class UnifiedRadixCache(Coordinator):
         if record is None:
             return False
         await self._leases.give_back(record)
-        if self._extending.waiters:
-            await self._extending.serve()
         return True
 
     # -- askers that left -----------------------------------------------------------------------------
@@ -272,14 +286,10 @@ class UnifiedRadixCache(Coordinator):
         self._giving_up = False
         left, self._left = self._left, []
         for token in left:
-            pending = self._acquiring.waiting.pop(token, None)
-            if pending is not None:
-                self._acquiring.leave(pending)
-                if pending.record is not None:
-                    await self._leases.give_back(pending.record)
-            self._extending.leave(token)
-            if token in self._settling:
-                self._settling.remove(token)
+            flight = self._flights.pop(token, None)
+            if flight is not None:
+                await flight.leave()
+            self._settling.pop(token, None)
         unclaimed, self._unclaimed = self._unclaimed, []
         for back in unclaimed:
             if isinstance(back, m.Release):
@@ -287,72 +297,42 @@ class UnifiedRadixCache(Coordinator):
             elif back[0].lease in self._leases:
                 extend, extended = back
                 await self._extending.take_back(self._leases[extend.lease], extend.count, extended)
-        await self._extending.serve()
 
     # -- between tiers --------------------------------------------------------------------------------
-
-    def _wake(self) -> None:
-        """Have the background looked after, once, by the actor's own task; tell who waits for quiet.
-
-        What is due while a copy or a save is under way is looked after when that is over.
-        """
-        self._settled()
-        if self._woken:
-            return
-        due, busy = self._room.due, self._transfers.busy
-        if (due.dirty and not busy("backup")) or (due.unsaved and not busy("save")):
-            self._woken = True
-            self.ref.tell(m.Background())
 
     @handles(m.Background)
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
         self._woken = False
-        transfers, due = self._transfers, self._room.due
-        if due.dirty and not transfers.busy("backup"):
-            await transfers.backup()
-        if due.unsaved and not transfers.busy("save"):
+        if self._dirty and not self._transfers.busy("backup"):
+            await self._transfers.backup()
+        if self._unsaved and not self._transfers.busy("save"):
             await self._storing.save()
-        if not transfers.operations:
-            self._wake()
-        await self._extending.serve()
+
+    @handles(m.Cooled)
+    async def cooled(self, msg: m.Cooled) -> None:
+        """Look after waiters when the device has passed what freed pages had to wait for."""
+        self._cooling, self._cooled = False, msg.fence
 
     @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
-        """Settle a copy, answer who waited for it, and start what can start now."""
-        waiting = tuple(self._transfers.operations[msg.op].waiting)
-        self._transfers.report(msg)
-        if not msg.ok:
-            # Who waited lets go first: what hangs below a failed arrival must not be locked.
-            for pending in waiting:
-                await self._acquiring.fail(pending)
+        """Settle a copy."""
         await self._transfers.transferred(msg)
-        await self._resume(waiting, msg.op)
-        await self._extending.serve()
-        self._wake()
 
     @handles(m.Found)
     async def found(self, msg: m.Found) -> None:
         """Fetch what the store has, or go on without it."""
-        operation = await self._storing.found(msg)
-        if operation is not None:
-            await self._resume(tuple(operation.waiting), msg.op)
-            self._wake()
+        await self._storing.found(msg)
 
     @handles(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
-        """Take what arrived from the store, then plan again for who waited."""
-        operation = await self._storing.fetched(msg)
-        await self._resume(tuple(operation.waiting), msg.op)
-        await self._extending.serve()
-        self._wake()
+        """Take what arrived from the store."""
+        await self._storing.fetched(msg)
 
     @handles(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
         await self._storing.saved(msg)
-        await self._extending.serve()
-        self._wake()
 
     # -- looking and cleaning ---------------------------------------------------------------------------
 
@@ -374,31 +354,23 @@ class UnifiedRadixCache(Coordinator):
             raise ConfigError(f"no component {msg.component!r} on {msg.tier.name} here")
         freed, pending, nodes = await self._room.evict(msg.tier, part, msg.pages)
         why = "target" if freed + pending >= msg.pages else "exhausted"
-        await self._extending.serve()
         return m.EvictReport(freed, pending, nodes, why)
 
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Answer when nothing is in flight between tiers, nor due."""
         if self._transfers.in_flight():
-            self._settling.append(self.defer())
-
-    def _settled(self) -> None:
-        if self._settling and not self._transfers.in_flight():
-            for token in self._settling:
-                token.reply(None)
-            self._settling.clear()
+            self._settling[self.defer()] = None
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
-        waiting = len(self._extending.waiters) + len(self._acquiring.waiting)
         return count_totals(
             self._parts,
             self._counters,
             self._room,
             self._transfers,
             leases=len(self._leases),
-            waiting=waiting,
+            waiting=len(self._flights),
         )
 
     @handles(m.Stats)

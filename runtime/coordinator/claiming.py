@@ -1,0 +1,170 @@
+"""Claiming: the boundary that all components agree on, locked, and private copies of the states there.
+
+A claim is agreement and lock in one message a component. It is made before the others have agreed, so
+a component that lowers the boundary has what was claimed for a deeper one taken back: seldom, as
+those most likely to lower it are asked first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ...components import messages as c
+from ...errors import IntegrityError
+from ...tiers import messages as t
+from .. import messages as m
+from .lease_book import LeaseBook
+from .leases import LeaseRecord, Share
+from .parts import Part, Parts
+from .planning import Planner
+from .room import Lack, Room
+from .splitting import Splitter
+
+Lacking = list[tuple[Part, c.Locked]]
+"""What is locked and not all on L1: the nodes that L1 lacks, and the operations that bring some."""
+
+
+class Claiming:
+    """Claim for the cache actor; used inside its operations only."""
+
+    def __init__(
+        self, parts: Parts, room: Room, planner: Planner, splitter: Splitter, book: LeaseBook
+    ) -> None:
+        self._parts = parts
+        self._room = room
+        self._planner = planner
+        self._splitter = splitter
+        self._book = book
+
+    async def at_once(self, msg: m.Acquire) -> m.Acquired | None:
+        """Lease what L1 has now; None where it may wait, and a slot for a state is coming."""
+        parts = self._parts
+        limit: int | None = None
+        while True:
+            walked = await parts.tree.ask(self._planner.walk_of(msg))
+            record, lacking = await self.claim(msg, walked, limit, host=False)
+            if lacking:
+                raise IntegrityError("what was claimed as present on L1 is not")
+            lack = await self.copy_states(record, msg.stream) if parts.snapshots else None
+            if lack is None:
+                return self.answer(record)
+            await self._book.give_back(record)
+            if lack.coming and msg.wait:
+                return None
+            # No slot for the copy of a state: the next shallower boundary, at last 0.
+            limit = record.published - parts.page
+
+    async def claim(
+        self, msg: m.Acquire, walked: c.Walked, limit: int | None, *, host: bool
+    ) -> tuple[LeaseRecord, Lacking]:
+        """Let the components agree on a boundary and lock what it needs, one message each.
+
+        Answers the lease of it, and what of that L1 lacks. Who is asked first is most likely to
+        lower the boundary: states stand far apart, windows may have holes, and FULL is there
+        wherever they are. When somebody lowers what others have locked already, all of it is taken
+        back and asked anew.
+        """
+        parts, path, ends, partial = self._parts, walked.path, walked.ends, walked.partial
+        shares = tuple(map(Share, parts.all))
+        lacking: Lacking = []
+        if not path:
+            return self._book.new_lease(msg, shares), lacking
+        end = ends[-1]
+        boundary = end if limit is None else limit
+        now = parts.tick()
+        while boundary > 0:
+            claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
+            for part in parts.asking:
+                claimed = await part.ref.ask(claim)
+                locked = claimed.lock
+                if locked is not None:
+                    shares[part.index].hold(locked, claimed.boundary)
+                    if locked.missing or locked.joins:
+                        lacking.append((part, locked))
+                if claimed.boundary < boundary:
+                    boundary = claimed.boundary
+                    if part is not parts.asking[0]:
+                        await self._unlock(shares)
+                        # States are claimed without a lock: they are forgotten with the shares.
+                        shares, lacking = tuple(map(Share, parts.all)), []
+                        break
+                    if not boundary:
+                        break
+                    claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
+            else:
+                at = len(ends) - 1 if boundary == end else bisect_left(ends, boundary)
+                if boundary == ends[at] and not (partial and boundary == end):
+                    break
+                # All agree on a boundary inside an edge, which is claimed when a node ends there.
+                walked = await self._splitter.at_boundary(walked, at, boundary)
+                path, ends, partial = walked.path, walked.ends, walked.partial
+        if boundary == end:
+            return self._book.new_lease(msg, shares, path[-1], end, end), lacking
+        anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
+        full = await self._planner.alone(walked, host=host)
+        return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
+
+    @staticmethod
+    async def _unlock(shares: tuple[Share, ...]) -> None:
+        for share in shares:
+            if share.receipts:
+                await share.part.ref.ask(c.Unlock(share.receipts))
+
+    async def lock_states(self, record: LeaseRecord) -> None:
+        """Lock the states that a request copies only after a wait.
+
+        Before room is made for the copies: making it must not take the state.
+        """
+        for part in self._parts.snapshots:
+            share = record.shares[part.index]
+            if share.pages:
+                locked = await part.ref.ask(c.Lock(record.anchor))
+                share.receipts = locked.receipts
+
+    async def complete(self, record: LeaseRecord, stream: int) -> bool:
+        """Complete a lease that had to wait for its pages; False where they did not all come."""
+        for share in record.shares:
+            if share.receipts and not share.pages:
+                table = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
+                if table.missing or table.joins:
+                    return False
+                share.start, share.pages = table.start, table.pages
+        return await self.copy_states(record, stream) is None
+
+    async def copy_states(self, record: LeaseRecord, stream: int) -> Lack | None:
+        """Copy the states that a lease has found into slots of its own; what lacks a slot for it.
+
+        A state need not be locked where nobody has waited: making room spares it, as it is pinned,
+        and its node's FULL is locked. Those that are locked are unlocked.
+        """
+        for part in self._parts.snapshots:
+            share = record.shares[part.index]
+            if not share.pages:
+                continue
+            if share.slot:
+                copy = t.CopyState(part.name, share.pages, share.slot, stream)
+                self._room.captured(await self._parts.l1.ask(copy))
+            else:
+                pinned = frozenset((record.anchor,))
+                slot = await self._room.clone(part, share.pages, stream, pinned)
+                if isinstance(slot, Lack):
+                    return slot
+                share.slot = slot
+            if share.receipts:
+                await part.ref.ask(c.Unlock(share.receipts))
+                share.receipts = ()
+        return None
+
+    @staticmethod
+    def answer(record: LeaseRecord) -> m.Acquired:
+        """Answer a lease whose states are copied: its page tables and slots."""
+        starts: list[int] = []
+        pages: list[bytes] = []
+        for share in record.shares:
+            starts.append(share.start)
+            pages.append(share.slot or share.pages)
+            share.pages = b""
+        length = record.published
+        return m.Acquired(
+            record.id, length, record.full, m.HitTokens(length), tuple(starts), tuple(pages)
+        )

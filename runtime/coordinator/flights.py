@@ -1,0 +1,49 @@
+"""Requests in flight: those that are answered by a later operation than the one in which they came.
+
+    acquire   planning --> searching, copying or in the queue for room --> planning ... --> answered
+    extend                                        in the queue for room --> answered
+
+Each is one object that owns its states and moves them by its own methods; `Flights` finds it again when
+its asker leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...actors import ReplyToken
+from ...errors import BanyanError
+
+
+class Flight:
+    """A request that waits: `token` answers it, once."""
+
+    __slots__ = ("_table", "token")
+
+    def __init__(self) -> None:
+        self.token: ReplyToken | None = None
+        self._table: dict[ReplyToken, Flight] | None = None
+
+    def take_off(self, table: dict[ReplyToken, Flight], token: ReplyToken) -> None:
+        """Be answered later, by this token; the table knows of it until then."""
+        self._table, self.token = table, token
+        table[token] = self
+
+    def answer(self, value: Any) -> None:
+        """Answer; the flight is over."""
+        self._land().reply(value)
+
+    def refuse(self, error: BanyanError) -> None:
+        """Answer with an error; the flight is over."""
+        self._land().fail(error)
+
+    def _land(self) -> ReplyToken:
+        token, table = self.token, self._table
+        if token is None or table is None:
+            raise RuntimeError("a request that was answered at once cannot be answered again")
+        del table[token]
+        return token
+
+    async def leave(self) -> None:
+        """Give back everything: the asker has left, and is in the table no more."""
+        raise NotImplementedError
