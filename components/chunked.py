@@ -9,6 +9,6 @@ class ChunkedComponent(TreeComponent):
     """Need the boundary's own chunk of `window` tokens up to it: nothing at a chunk's start."""
 
     def need(self, boundary: int) -> Ranges:
-        """Answer [floor(b / C) * C, b), empty where b is a multiple of C."""
+        """Return [floor(b / C) * C, b), empty where b is a multiple of C."""
         start = boundary // self.window * self.window
         return ((start, boundary),) if start < boundary else ()

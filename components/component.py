@@ -43,9 +43,9 @@ class ComponentActor(Leaf, Generic[PresenceT]):
         """Find the deepest good boundary."""
         path, ends = msg.path, msg.ends
         if not path:
-            return m.Reached(0, resident=True, hole=0)
+            return m.Reached(0, resident=True, hole=None)
         boundary = self._deepest(msg)
-        hole = 0 if boundary == min(msg.limit, ends[-1]) else path[bisect_right(ends, boundary)]
+        hole = None if boundary == min(msg.limit, ends[-1]) else path[bisect_right(ends, boundary)]
         resident = not (boundary and msg.host) or self._resident(path, ends, boundary)
         return m.Reached(boundary, resident, hole)
 
@@ -173,20 +173,20 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     # -- between tiers --------------------------------------------------------------------------------
 
     @handles(Unbacked)
-    def unbacked(self, msg: Unbacked) -> tuple[tuple[int, int], ...]:
-        """Answer what L1 has and L2 lacks, with its number of pages."""
-        found: list[tuple[int, int]] = []
+    def unbacked(self, msg: Unbacked) -> tuple[m.NodePages, ...]:
+        """Return what L1 has and L2 lacks, with its number of pages."""
+        found: list[m.NodePages] = []
         for node in msg.nodes:
             record = self._records.get(node)
             if record is not None and record.at[Tier.L2] is None:
                 payload = record.at[Tier.L1]
                 if payload is not None and not payload.writer:
-                    found.append((node, len(payload.pages) // PAGE_ID_BYTES))
+                    found.append(m.NodePages(node, len(payload.pages) // PAGE_ID_BYTES))
         return tuple(found)
 
     @handles(Arrive)
     def arrive(self, msg: Arrive) -> m.PageList:
-        """Start arrivals on a tier from what the other tier holds; answer the source pages."""
+        """Start arrivals on a tier from what the other tier holds; return the source pages."""
         sources: list[m.PageList] = []
         used = 0
         for node in msg.nodes:
@@ -207,7 +207,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
 
     @handles(m.Ledger)
     def ledger(self, msg: m.Ledger) -> tuple[m.Held, m.Held]:
-        """Answer the running sums per tier."""
+        """Return the running sums per tier."""
         p = self._presence
         return (
             m.Held(p.cached[0], p.locked, p.payloads[0]),
@@ -216,7 +216,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
 
     @handles(m.Records)
     def views(self, msg: m.Records) -> tuple[m.Record, ...]:
-        """Answer views of all records, in id order."""
+        """Return views of all records, in id order."""
         return tuple(self._view(record) for id, record in sorted(self._records.items()) if id)
 
     @staticmethod
@@ -236,5 +236,5 @@ class ComponentActor(Leaf, Generic[PresenceT]):
 
     @handles(m.Shared)
     def shared(self, msg: m.Shared) -> m.PageList:
-        """Answer pages that left their node while several operations read them."""
+        """Return pages that left their node while several operations read them."""
         return self._presence.shared(msg.tier)

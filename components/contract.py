@@ -38,14 +38,14 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def need(self, boundary: int) -> Ranges:
-        """Answer the token ranges that a reuse up to `boundary` needs; empty for a snapshot."""
+        """Return the token ranges that a reuse up to `boundary` needs; empty for a snapshot."""
 
     def deepest_without(self, start: int, end: int, boundary: int) -> int:
         """Return the deepest boundary at or below `boundary` that needs no token of [start, end).
 
         Whole pages, as `start` is. A token that a boundary needs is needed by every shorter one that
         lies behind it, so the search goes from the boundary to the first token of the hole that it
-        needs, and so on. A rule that can answer at once may do so.
+        needs, and so on. A rule that knows the place at once may say it.
         """
         page = self.page_size
         while boundary > start:
@@ -58,7 +58,7 @@ class TreeComponent(ABC):
         return boundary
 
     def keep_from(self, position: int) -> int:
-        """Answer the first token that a request standing at `position` must keep, floored to a page.
+        """Return the first token that a request standing at `position` must keep, floored to a page.
 
         Both the position itself and the page boundary before it must stay reusable, since a publish
         hands over whole pages.
@@ -73,7 +73,7 @@ class TreeComponent(ABC):
         return start // page * page
 
     def window_start(self, computed: int, kept: Sequence[int]) -> int:
-        """Answer the first token that a request keeps: computed so far, with snapshots yet to publish."""
+        """Return the first token that a request keeps: computed so far, with snapshots yet to publish."""
         start = self.keep_from(computed)
         return min([start, *map(self.keep_from, kept)]) if kept else start
 

@@ -131,7 +131,7 @@ class CoverageActor(ComponentActor[PagedPresence]):
         return m.Locked(receipts, low.end, first, b"".join(parts))
 
     def _one_range(self, boundary: int) -> int:
-        """Answer where the need of a boundary begins if it is one range up to there, else the boundary."""
+        """Return where the need of a boundary begins if it is one range up to there, else the boundary."""
         need = self.component.need(boundary)
         return need[0][0] if len(need) == 1 and need[0][1] == boundary else boundary
 
@@ -173,7 +173,7 @@ class CoverageActor(ComponentActor[PagedPresence]):
 
     @handles(m.Table)
     def table(self, msg: m.Table) -> m.Locked:
-        """Answer the page table of a coverage that is locked already."""
+        """Return the page table of a coverage that is locked already."""
         anchor = self._records[msg.node]
         low = anchor
         if msg.receipts:

@@ -11,5 +11,5 @@ class FullComponent(TreeComponent):
     base = True
 
     def need(self, boundary: int) -> Ranges:
-        """Answer [0, b)."""
+        """Return [0, b)."""
         return ((0, boundary),)

@@ -11,5 +11,5 @@ class MambaComponent(TreeComponent):
     snapshot = True
 
     def need(self, boundary: int) -> Ranges:
-        """Answer no range: the state at `boundary` is the whole coverage."""
+        """Return no range: the state at `boundary` is the whole coverage."""
         return ()

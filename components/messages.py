@@ -1,4 +1,4 @@
-"""What the tree and the component actors hear and answer; evictions and moves are in `move_messages`.
+"""What the tree and the component actors hear and reply; evictions and moves are in `move_messages`.
 
 Positions and lengths are tokens, always; page lists are packed little-endian int32 `bytes`. A node
 is named by its id; id 0 is the root of whatever namespace is meant. A *path* lists node ids from the
@@ -6,6 +6,8 @@ root's child downwards, `ends` the position where each of them ends.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ..actors import Message, Reply
 from ..spec import Tier
@@ -30,17 +32,17 @@ class Walked(Reply, frozen=True):
 class Walk(Message[Walked], frozen=True):
     """Follow `key` (packed tokens, whole pages, from the end of `start` on) below it; read-only.
 
-    `size` says how many bytes of the key count, whole pages of it: all where it is negative.
+    `size` says how many bytes of the key count, whole pages of it: all where it is None.
     """
 
     namespace: bytes
     key: bytes
     start: int = ROOT
-    size: int = -1
+    size: int | None = None
 
 
 class WalkMany(Message[tuple[Walked, ...]], frozen=True):
-    """Do all of these, and answer a tuple of Walked in their order."""
+    """Do all of these; the replies come in their order."""
 
     walks: tuple[Walk, ...]
 
@@ -55,8 +57,8 @@ class Grown(Reply, frozen=True):
 class Insert(Message[Grown | Walked], frozen=True):
     """Add a chain below `parent` for `key` (from the parent's end on), cut at `cuts` (positions, rising).
 
-    Answers Grown. Where a node agrees with the key's first page already, nothing is added, and the
-    answer is the Walked that a Walk would get.
+    Where a node agrees with the key's first page already, nothing is added, and the reply is the
+    Walked that a Walk would get.
     """
 
     namespace: bytes
@@ -147,12 +149,12 @@ class Nodes(Message[tuple[NodeView, ...]], frozen=True):
 class Reached(Reply, frozen=True):
     """`boundary` (0 if none); `resident`: its whole coverage is present on L1.
 
-    `hole` is the node without which it would be deeper, 0 where nothing is missing.
+    `hole` is the node without which it would be deeper, None where nothing is missing.
     """
 
     boundary: int
     resident: bool
-    hole: int
+    hole: int | None
 
 
 class Reach(Message[Reached], frozen=True):
@@ -169,6 +171,13 @@ class Reach(Message[Reached], frozen=True):
     host: bool
 
 
+class NodePages(NamedTuple):
+    """A node, and how many pages its payload has or would have."""
+
+    node: int
+    pages: int
+
+
 class Receipt(Reply, frozen=True):
     """What one range of a lock keeps: the node up from which it goes, and where its lowest node starts."""
 
@@ -180,8 +189,8 @@ class Locked(Reply, frozen=True):
     """Receipts, one a range (none where nothing was counted), and the page table of the coverage.
 
     `start` is the position of the first page in `pages`; pages that no range needs are -1. `pages` is
-    empty while some payload of the coverage is not present on L1: `missing` is (node, pages) for each
-    that is absent, `joins` are the operations that bring what is arriving. `low_end` is where the
+    empty while some payload of the coverage is not present on L1: `missing` are
+    those that are absent, `joins` are the operations that bring what is arriving. `low_end` is where the
     lowest locked node ends: a window that has passed it may let it go.
     """
 
@@ -189,7 +198,7 @@ class Locked(Reply, frozen=True):
     low_end: int
     start: int
     pages: PageList
-    missing: tuple[tuple[int, int], ...] = ()
+    missing: tuple[NodePages, ...] = ()
     joins: tuple[int, ...] = ()
 
 
@@ -205,7 +214,7 @@ class Claim(Message[Claimed], frozen=True):
 
     The path has at least one node. Noted as used at `now`. One message a component: whoever finds
     afterwards that the components disagree takes the locks back; the use stays noted. A snapshot that
-    is present on L1 is answered without receipts, to be copied at once; who must wait first locks it
+    is present on L1 comes without receipts, to be copied at once; who must wait first locks it
     by Lock.
     """
 
@@ -219,7 +228,7 @@ class Claim(Message[Claimed], frozen=True):
 
 
 class Lock(Message[Locked], frozen=True):
-    """Count the coverage of the boundary at the end of `node`; answers Locked.
+    """Lock the coverage of the boundary at the end of `node`.
 
     A snapshot component must hold a state there, on whichever tier.
     Noted as used at `now`; 0: this is no new use, a Claim has noted it.
@@ -231,7 +240,7 @@ class Lock(Message[Locked], frozen=True):
 
 
 class ClaimMany(Message[tuple[Claimed, ...]], frozen=True):
-    """Make all of these claims, in order, and answer a tuple of Claimed in theirs."""
+    """Make all of these claims, in order; the replies come in theirs."""
 
     claims: tuple[Claim, ...]
 
@@ -250,7 +259,7 @@ class Unlock(Message[None], frozen=True):
 
 
 class Recede(Message[Locked], frozen=True):
-    """Let go of locked nodes that end at or before `start`; answered by a Locked without pages."""
+    """Let go of locked nodes that end at or before `start`; the reply has no pages."""
 
     receipts: tuple[Receipt, ...]
     start: int
@@ -284,7 +293,7 @@ class Grow(Message[Relocked], frozen=True):
 
     Own pages start at token `own`, where a node begins, and end with the last node; nodes before that
     stay tombstones. With `relock`, which is for L1, locks move from `held` to the coverage of the last
-    node's end. Answers Relocked.
+    node's end.
     """
 
     tier: Tier
@@ -300,20 +309,27 @@ class Grow(Message[Relocked], frozen=True):
 
 
 class Relock(Message[Relocked], frozen=True):
-    """Move locks from `held` to the coverage of the end of `node`, by difference. Answers Relocked."""
+    """Move locks from `held` to the coverage of the end of `node`, by difference."""
 
     node: int
     held: tuple[Receipt, ...]
 
 
+class Patch(NamedTuple):
+    """Pages of a node that stand in place of a request's own, from a position on."""
+
+    start: int
+    pages: PageList
+
+
 class Adopted(Reply, frozen=True):
-    """`free`: own pages that the nodes had already; `patches`: (position, the node's pages instead).
+    """`free`: own pages that the nodes had already; `patches`: the nodes' pages instead.
 
     `attached` are the nodes that gained payload.
     """
 
     free: PageList
-    patches: tuple[tuple[int, PageList], ...]
+    patches: tuple[Patch, ...]
     attached: tuple[int, ...]
 
 
@@ -321,7 +337,7 @@ class Adopt(Message[Adopted], frozen=True):
     """Hand pages of a paged component to nodes that are there already, on one tier.
 
     Own pages start at token `own` and end with the last node; nodes before that are only noted as
-    used. Answers Adopted.
+    used.
     """
 
     tier: Tier
@@ -343,7 +359,7 @@ class State(Reply, frozen=True):
 
 
 class Keep(Message[Adopted], frozen=True):
-    """Hand states of a snapshot component to nodes, on one tier. Answers Adopted."""
+    """Hand states of a snapshot component to nodes, on one tier."""
 
     tier: Tier
     states: tuple[State, ...]

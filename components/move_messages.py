@@ -1,29 +1,45 @@
-"""What component actors hear and answer of payload that leaves its node or moves between tiers."""
+"""What component actors hear and reply of payload that leaves its node or moves between tiers."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..actors import Message, Reply
 from ..spec import Tier
-from .messages import PageList
+from .messages import NodePages, PageList
+
+
+class Pending(NamedTuple):
+    """Pages that are free when an operation is over."""
+
+    op: int
+    pages: PageList
+
+
+class Late(NamedTuple):
+    """Pages of a tier that nobody reads any more."""
+
+    tier: Tier
+    pages: PageList
 
 
 class Freed(Reply, frozen=True):
-    """Pages that left nodes: `free` at once, `pending` as (op, pages) when that operation is over.
+    """Pages that left nodes: `free` at once, `pending` when their operation is over.
 
     `pages` left in all: these, and those that stay here until several operations are over. `nodes`
     lost the payload; `gone` are those of them that hold none on any tier now, `lost` of the pages were
     theirs, and `spoilt` are those of the gone whose own boundary needed it (told by an Evict of a paged
-    auxiliary). `late` is (tier, pages) that several operations had read, of which the last is over now.
+    auxiliary). `late` are pages that several operations had read, of which the last is over now.
     """
 
     free: PageList = b""
-    pending: tuple[tuple[int, PageList], ...] = ()
+    pending: tuple[Pending, ...] = ()
     nodes: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
     pages: int = 0
     lost: int = 0
     spoilt: tuple[int, ...] = ()
-    late: tuple[tuple[int, PageList], ...] = ()
+    late: tuple[Late, ...] = ()
 
 
 class Evict(Message[Freed], frozen=True):
@@ -31,7 +47,6 @@ class Evict(Message[Freed], frozen=True):
 
     Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
     left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
-    Answers Freed.
     """
 
     tier: Tier
@@ -50,7 +65,7 @@ class Unlocked(Message[int], frozen=True):
 
 
 class EvictLeaves(Message[Freed], frozen=True):
-    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`; answers Freed.
+    """Base component only: drop those of `nodes` that are unlocked leaves on `tier`.
 
     It forgets those that it holds nowhere now.
     """
@@ -60,7 +75,7 @@ class EvictLeaves(Message[Freed], frozen=True):
 
 
 class Drop(Message[Freed], frozen=True):
-    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`; answers Freed.
+    """Drop unlocked payload of `nodes` on `tier`, then forget the nodes in `gone`.
 
     Nodes in `gone` leave the tree: nothing of them may be locked, or held elsewhere.
     """
@@ -76,7 +91,7 @@ class Dead(Message[tuple[int, ...]], frozen=True):
     nodes: tuple[int, ...]
 
 
-class Unbacked(Message[tuple[tuple[int, int], ...]], frozen=True):
+class Unbacked(Message[tuple[NodePages, ...]], frozen=True):
     """Ask which of `nodes` are present on L1 and not held on L2, as ((node, pages), ...) in order.
 
     Nodes that are no longer there are left out.
@@ -88,11 +103,11 @@ class Unbacked(Message[tuple[tuple[int, int], ...]], frozen=True):
 class Footing(Reply, frozen=True):
     """What L2 needs so that it holds a node and all above it.
 
-    `unbacked` is (node, pages) of those that L2 lacks and L1 has, top first. `hole` is the node that
+    `unbacked` are those that L2 lacks and L1 has, top first. `hole` is the node that
     neither has, so that L2 cannot hold what is below it; None where there is none.
     """
 
-    unbacked: tuple[tuple[int, int], ...]
+    unbacked: tuple[NodePages, ...]
     hole: int | None
 
     @property
@@ -130,7 +145,7 @@ class Slice(Reply, frozen=True):
 class Read(Message[Slice], frozen=True):
     """Operation `op` reads tokens [start, end) of the path that ends in `node`, on L2.
 
-    Marks the payloads until `Moved` and answers a `Slice`; reads the longest present tail of the range.
+    Marks the payloads until `Moved` ; reads the longest present tail of the range.
     """
 
     op: int
@@ -142,7 +157,7 @@ class Read(Message[Slice], frozen=True):
 class Moved(Message[Freed], frozen=True):
     """Operation `op` is over: arrivals are present (`ok`) or withdrawn; marks are gone.
 
-    Answered by a Freed, whose `nodes` are those whose arrival ended, either way.
+    The `nodes` of the reply are those whose arrival ended, either way.
     """
 
     op: int

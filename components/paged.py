@@ -37,7 +37,7 @@ class PagedActor(CoverageActor):
         _check_run(own, msg.ends[-1] if msg.ends else own, pages, page)
         free: list[m.PageList] = []
         attached: list[int] = []
-        patches: list[tuple[int, m.PageList]] = []
+        patches: list[m.Patch] = []
         used = 0
         for node, end in zip(msg.path, msg.ends, strict=True):
             record = self._records[node]
@@ -52,7 +52,7 @@ class PagedActor(CoverageActor):
             if payload is not None:
                 free.append(mine)
                 patches.append(
-                    (first, payload.pages[(first - record.start) // page * PAGE_ID_BYTES :])
+                    m.Patch(first, payload.pages[(first - record.start) // page * PAGE_ID_BYTES :])
                 )
             elif first == record.start:
                 presence.attach(record, tier, mine)
@@ -97,7 +97,7 @@ class PagedActor(CoverageActor):
 
     @handles(Dead)
     def dead(self, msg: Dead) -> tuple[int, ...]:
-        """Answer which nodes nobody locks and nothing keeps."""
+        """Return which nodes nobody locks and nothing keeps."""
         records = (self._records[node] for node in msg.nodes if node in self._records)
         return tuple(r.id for r in records if r.id and not r.lock and r.at == [None, None])
 
@@ -106,7 +106,7 @@ class PagedActor(CoverageActor):
     @handles(Foot)
     def foot(self, msg: Foot) -> Footing:
         """Return what L2 lacks from the root down to a node, and whether L1 has it."""
-        found: list[tuple[int, int]] = []
+        found: list[m.NodePages] = []
         record = self._records.get(msg.node)
         if record is None:
             return Footing((), msg.node)
@@ -114,13 +114,13 @@ class PagedActor(CoverageActor):
             payload = record.at[Tier.L1]
             if payload is None or payload.writer:
                 return Footing((), record.id)
-            found.append((record.id, len(payload.pages) // PAGE_ID_BYTES))
+            found.append(m.NodePages(record.id, len(payload.pages) // PAGE_ID_BYTES))
             record = record.parent
         return Footing(tuple(reversed(found)), None)
 
     @handles(Read)
     def read(self, msg: Read) -> Slice:
-        """Mark and answer the L2 pages of a token range, as far back from its end as they go."""
+        """Mark and return the L2 pages of a token range, as far back from its end as they go."""
         record = self._records[msg.node]
         start = msg.end
         parts: list[m.PageList] = []

@@ -49,7 +49,7 @@ POLICIES = tuple(_KEYS)
 
 
 def eviction_key(policy: str | Policy) -> Key:
-    """Answer the key function of a policy, by name or from a callable. Raises ConfigError."""
+    """Return the key function of a policy, by name or from a callable. Raises ConfigError."""
     if callable(policy):
         return lambda r: policy(
             EvictionView(r.stamp, r.previous, r.born, r.hits, r.priority, r.start, r.end)

@@ -16,7 +16,7 @@ from ..errors import IntegrityError
 from ..spec import PAGE_ID_BYTES, Tier
 from .eviction import EvictionIndex
 from .messages import ROOT, PageList
-from .move_messages import Freed
+from .move_messages import Freed, Late, Pending
 from .policies import Key
 from .records import Payload, Record, root_record
 
@@ -31,7 +31,7 @@ class Withdrawal(msgspec.Struct, eq=False):
     """
 
     free: list[PageList] = []
-    pending: list[tuple[int, PageList]] = []
+    pending: list[Pending] = []
     nodes: list[int] = []
     gone: list[int] = []
     busy: int = 0
@@ -128,14 +128,14 @@ class Presence(ABC):
         out.busy += len(pages) // PAGE_ID_BYTES
         if payload.writer:
             self.arriving[tier] -= 1
-            out.pending.append((payload.writer, pages))
+            out.pending.append(Pending(payload.writer, pages))
         elif len(readers) == 1:
-            out.pending.append((readers[0], pages))
+            out.pending.append(Pending(readers[0], pages))
         else:
             self._shared.append((tier, set(readers), pages))
 
     def freed(self, out: Withdrawal, tier: int, spoilt: tuple[int, ...] = ()) -> Freed:
-        """Count what was withdrawn on a tier, and return it as an answer."""
+        """Count what was withdrawn on a tier, and return it."""
         free = b"".join(out.free)
         pages = len(free) // PAGE_ID_BYTES + out.busy
         self.cached[tier] -= pages
@@ -219,7 +219,7 @@ class Presence(ABC):
     def moved(self, op: int, *, ok: bool) -> Freed:
         """End an operation: its arrivals are present or withdrawn, its marks are gone.
 
-        `nodes` of the answer are those whose arrival ended, either way.
+        `nodes` of what it returns are those whose arrival ended, either way.
         """
         out = Withdrawal()
         arrived: list[int] = []
@@ -243,11 +243,11 @@ class Presence(ABC):
         late = self._last_user(op) if self._shared else ()
         return msgspec.structs.replace(freed, nodes=(*freed.nodes, *arrived), late=late)
 
-    def _last_user(self, op: int) -> tuple[tuple[int, PageList], ...]:
+    def _last_user(self, op: int) -> tuple[Late, ...]:
         """Take an operation from the users of shared pages; return those that nobody uses any more."""
         for _, users, _ in self._shared:
             users.discard(op)
-        late = tuple((tier, pages) for tier, users, pages in self._shared if not users)
+        late = tuple(Late(Tier(tier), pages) for tier, users, pages in self._shared if not users)
         self._shared = [entry for entry in self._shared if entry[1]]
         return late
 

@@ -9,7 +9,7 @@ from ..spec import Tier
 from . import messages as m
 from .component import ComponentActor
 from .contract import TreeComponent
-from .messages import Locked, Receipt
+from .messages import Locked, NodePages, Receipt
 from .move_messages import Read, Slice
 from .policies import Policy, eviction_key
 from .presence import Presence
@@ -150,7 +150,7 @@ def _state_table(anchor: Record, receipts: tuple[Receipt, ...]) -> Locked:
     """Return where the state of a node is, or that L1 lacks it."""
     payload, end = anchor.at[0], anchor.end
     if payload is None:
-        return Locked(receipts, end, end, b"", missing=((anchor.id, 1),))
+        return Locked(receipts, end, end, b"", missing=(NodePages(anchor.id, 1),))
     if payload.writer:
         return Locked(receipts, end, end, b"", joins=(payload.writer,))
     return Locked(receipts, end, end, payload.pages)

@@ -9,7 +9,7 @@ class SWAComponent(TreeComponent):
     """Need the last `window` tokens before the boundary, all of them where there are fewer."""
 
     def need(self, boundary: int) -> Ranges:
-        """Answer [max(0, b - W), b)."""
+        """Return [max(0, b - W), b)."""
         return ((max(0, boundary - self.window), boundary),)
 
     def deepest_without(self, start: int, end: int, boundary: int) -> int:

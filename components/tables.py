@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec import PAGE_ID_BYTES
 from .contract import TreeComponent
-from .messages import Locked, PageList, Receipt
+from .messages import Locked, NodePages, PageList, Receipt
 from .records import Payload, Record
 
 _NO_PAGE = b"\xff\xff\xff\xff"
@@ -13,8 +13,8 @@ _NO_PAGE = b"\xff\xff\xff\xff"
 def page_table(
     rule: TreeComponent, anchor: Record, receipts: tuple[Receipt, ...], low: Record
 ) -> Locked:
-    """Answer the table of a paged coverage, or what of it L1 lacks; `low` is its lowest node."""
-    missing: list[tuple[int, int]] = []
+    """Return the table of a paged coverage, or what of it L1 lacks; `low` is its lowest node."""
+    missing: list[NodePages] = []
     joins: list[int] = []
     page, position = rule.page_size, anchor.end
     parts: list[PageList] = []
@@ -29,7 +29,7 @@ def page_table(
         while True:
             payload = record.at[0]
             if payload is None:
-                lacks = (record.id, (record.end - record.start) // page)
+                lacks = NodePages(record.id, (record.end - record.start) // page)
                 if not missing or missing[-1] != lacks:  # two ranges may touch one node
                     missing.append(lacks)
             elif payload.writer:
@@ -51,7 +51,7 @@ def page_table(
 def pages_between(
     record: Record, payload: Payload, start: int, end: int, page_size: int
 ) -> PageList:
-    """Answer the pages of a node's payload for what of the tokens from start to end is its own."""
+    """Return the pages of a node's payload for what of the tokens from start to end is its own."""
     first = max(0, start - record.start) // page_size
     last = (min(end, record.end) - record.start) // page_size
     return payload.pages[first * PAGE_ID_BYTES : last * PAGE_ID_BYTES]

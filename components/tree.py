@@ -33,7 +33,7 @@ class Node(msgspec.Struct, eq=False):
     chain: tuple[int, bytes] | None = None
 
     def below(self) -> list[Node]:
-        """Answer the children."""
+        """Return the children."""
         if self.children is not None:
             return list(self.children.values())
         return [] if self.only is None else [self.only]
@@ -79,7 +79,7 @@ class UnifiedTreeCore(Leaf):
         path: list[int] = []
         ends: list[int] = []
         key, page, at = msg.key, self._page, 0
-        size = len(key) if msg.size < 0 else msg.size
+        size = len(key) if msg.size is None else msg.size
         while node is not None and at < size:
             child = node.only
             if child is None:
@@ -159,7 +159,7 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Split)
     def split(self, msg: m.Split) -> int:
-        """Put a new node above `node` that takes its head; answer the new node's id."""
+        """Put a new node above `node` that takes its head; return the new node's id."""
         lower = self._nodes[msg.node]
         parent = lower.parent
         if parent is None or not lower.start < msg.at < lower.end:
@@ -194,7 +194,7 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Subtree)
     def subtree(self, msg: m.Subtree) -> tuple[int, ...]:
-        """Answer all nodes below one, parents first; costs what it answers."""
+        """Return all nodes below one, parents first; costs what it answers."""
         found: list[int] = []
         stack = [self._nodes[msg.node]] if msg.node in self._nodes else []
         while stack:
@@ -205,7 +205,7 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Ancestry)
     def ancestry(self, msg: m.Ancestry) -> m.Walked:
-        """Answer the path from the root to a node, empty where the node is gone."""
+        """Return the path from the root to a node, empty where the node is gone."""
         node = self._nodes.get(msg.node)
         path: list[int] = []
         ends: list[int] = []
@@ -217,7 +217,7 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Span)
     def span(self, msg: m.Span) -> m.Spanned | None:
-        """Answer what must be hashed to know the chain at the node's end; None where it is gone."""
+        """Return what must be hashed to know the chain at the node's end; None where it is gone."""
         node = self._nodes.get(msg.node)
         if node is None:
             return None
@@ -244,12 +244,12 @@ class UnifiedTreeCore(Leaf):
 
     @handles(m.Count)
     def count(self, msg: m.Count) -> int:
-        """Answer the number of nodes."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     @handles(m.Nodes)
     def nodes(self, msg: m.Nodes) -> tuple[m.NodeView, ...]:
-        """Answer views of all nodes, in id order."""
+        """Return views of all nodes, in id order."""
         return tuple(
             m.NodeView(n.id, n.parent.id if n.parent else 0, n.start, n.end, n.space, n.key)
             for n in self._nodes.values()

@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """Why one component goes no further: `reach` tokens, stopped by `node` (0: by nothing it holds).
+    """Why one component goes no further: `reach` tokens, stopped by `node` (None: no node lacks it).
 
     `reason` is closed: `reaches` (it agrees with the whole walk), `absent` (the node's payload is on
     no tier that counts), `unknown` (the tree holds no such tokens).
@@ -30,12 +30,12 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     component: str
     reach: int
-    node: int
+    node: int | None
     reason: str
 
 
 def reusable_tokens(tokens: bytes, page: int) -> int:
-    """Answer how many tokens of a prompt may be reused at most: whole pages, and never the last token."""
+    """Return how many tokens of a prompt may be reused at most: whole pages, and never the last token."""
     count = len(tokens) // TOKEN_BYTES
     return (count - 1) // page * page if count else 0
 
@@ -52,7 +52,7 @@ class Planner:
         return c.Walk(msg.namespace, msg.tokens, c.ROOT, size)
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:
-        """Answer how far the base component alone would go."""
+        """Return how far the base component alone would go."""
         reached = await self._parts.base.ref.ask(
             c.Reach(walked.path, walked.ends, walked.ends[-1], walked.partial, host)
         )
@@ -83,7 +83,7 @@ class Planner:
                     resident = resident and reached.resident
 
     async def peek(self, msg: Peek) -> Peeked:
-        """Answer how far a prompt could be reused."""
+        """Return how far a prompt could be reused."""
         walked = await self._parts.tree.ask(self.walk_of(msg))
         lower = await self.agree(walked, host=True)
         if lower.resident:

@@ -18,7 +18,7 @@ class Splitter:
         self._transfers = transfers
 
     async def split(self, node: int, at: int) -> int:
-        """Split a node; answer the new upper node, which ends at `at`."""
+        """Split a node; return the new upper node, which ends at `at`."""
         upper = await self._parts.tree.ask(c.Split(node, at))
         done = c.SplitDone(node, upper, at)
         for part in self._parts.all:
@@ -45,7 +45,7 @@ class Splitter:
         stands: tuple[int, ...] = (),
         start: int = 0,
     ) -> c.Grown:
-        """Split the nodes of a walk so that pages can be handed to them; answer the path as it is then.
+        """Split the nodes of a walk so that pages can be handed to them; return the path as it is then.
 
         Cuts where the walk ends inside an edge, where a snapshot `stands`, and where a component's
         own pages start inside a node that lacks its payload on that tier. The walk began at `start`.

@@ -108,7 +108,7 @@ class Transfers:
 
     async def promote(
         self,
-        missing: list[tuple[Part, tuple[tuple[int, int], ...]]],
+        missing: list[tuple[Part, tuple[c.NodePages, ...]]],
         rooms: tuple[bytes, ...],
     ) -> Operation:
         """Start to bring payload to the L1 pages that were taken for it.

@@ -199,9 +199,8 @@ class Reuse(Ground):
         best = next((end for end in range(most, 0, -1) if not lacking(end, host=host)), 0)
         assert reached.boundary == best * self.page
         assert reached.resident == (not best or not lacking(best, host=False))
-        if best == most:
-            assert reached.hole == 0
-        else:
+        assert (reached.hole is None) == (best == most)
+        if reached.hole is not None:
             hole = self.nodes()[reached.hole]
             assert hole.start <= best < hole.end
             if not self.component.snapshot:

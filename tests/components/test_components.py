@@ -139,7 +139,7 @@ async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -
         walked = await tree.ask(m.Walk(b"", key[:40]))
         assert walked == m.Walked((upper, 1), (8, 10), partial=True)
         reach = m.Reach(walked.path, walked.ends, 12, walked.partial, host=False)
-        assert await swa.ask(reach) == m.Reached(10, resident=True, hole=0)
+        assert await swa.ask(reach) == m.Reached(10, resident=True, hole=None)
         locked = await swa.ask(m.Lock(1, 2))
         assert (locked.start, locked.pages) == (8, pack([5, 6]))
         freed = await swa.ask(Evict(Tier.L1, 100))

@@ -159,7 +159,7 @@ def test_what_arrives_on_l1_can_be_joined_but_not_used(kind: str) -> None:
     device, either = (world.reach("abcd", 4, host=host) for host in (False, True))
     assert (device.boundary, either.boundary, either.resident) == (0, 8, False)
     world.end(promoted, ok=True)
-    assert world.reach("abcd", 4, host=False) == m.Reached(8, resident=True, hole=0)
+    assert world.reach("abcd", 4, host=False) == m.Reached(8, resident=True, hole=None)
 
 
 def test_both_halves_of_a_split_arrival_are_known_to_be_on_their_way() -> None:

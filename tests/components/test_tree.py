@@ -131,7 +131,7 @@ def test_a_walk_may_count_less_than_its_key() -> None:
     insert(tree, range(8), cuts=(4,))
     key = pack(range(9))
     for size, path, ends, partial in (
-        (-1, (1, 2), (4, 8), False),
+        (None, (1, 2), (4, 8), False),
         (6 * 4, (1, 2), (4, 6), True),
         (4 * 4, (1,), (4,), False),
         (0, (), (), False),
