@@ -19,6 +19,7 @@ import msgspec
 from banyankv.runtime.messages import EvictReport, Peeked
 from banyankv.telemetry import CATALOGUE
 from banyankv.tiers.messages import PoolUsage
+from banyankv.tiers.store.messages import StoreTierStatistics
 
 PAGE = Path(__file__).parent / "reference.md"
 
@@ -44,7 +45,7 @@ _SECTIONS = {
         "WouldWait",
     ),
 }
-_FURTHER = {"Answers": (Peeked, EvictReport, PoolUsage)}
+_FURTHER = {"Answers": (Peeked, EvictReport, PoolUsage, StoreTierStatistics)}
 """What public calls answer without being a name at the top."""
 
 _INTERNAL = {"ask", "ask_now", "ask_shielded", "breathe", "component_index"} | {

@@ -172,7 +172,7 @@ async def assemble(
                 _one_range_each(made)
                 store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
         endpoints = Endpoints(made, chunk, sizes)
-        controller = HybridCacheController(engine, store_ref, endpoints, config.store_timeout)
+        controller = HybridCacheController(engine, store_ref, endpoints)
         below = await _spawn(system, controller, "controller")
         wired = Parts(
             page=model.page_size,
@@ -181,7 +181,7 @@ async def assemble(
             parts=tuple(parts),
             tiers=tiers,
             controller=below,
-            store=store_ref is not None,
+            store=store_ref,
         )
         coordinator = UnifiedRadixCache(
             wired,

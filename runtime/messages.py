@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..actors import Message, Reply, Trace
 from ..spec import Tier
 from ..tiers.messages import Move, StoreItem
+from ..tiers.store.protocol import MissReason
 
 if TYPE_CHECKING:
     from .coordinator.inspection import Inspection  # noqa: F401 - named as an answer's type, in quotes
@@ -241,13 +242,15 @@ class Find(Message[None], frozen=True):
 class Found(Message[None], frozen=True):
     """The store can lift reuse to `endpoint` (0: it cannot) by these objects; their pages are empty.
 
-    `full` is how far FULL reaches with what the store has.
+    `full` is how far FULL reaches with what the store has. `failed` says why the store did not say
+    what it has, or not to the end.
     """
 
     op: int
     endpoint: int
     full: int
     items: tuple[StoreItem, ...] = ()
+    failed: MissReason | None = None
 
 
 class Fetch(Message[None], frozen=True):
@@ -279,12 +282,16 @@ class Save(Message[None], frozen=True):
 
 
 class Saved(Message[None], frozen=True):
-    """Save `op` is over; the chain hash at token `at` is `chain` (empty where nothing was hashed)."""
+    """Save `op` is over; the chain hash at token `at` is `chain` (empty where nothing was hashed).
+
+    `stored` bytes were written. `lost` says why something else was not; None where the store has all.
+    """
 
     op: int
     at: int
     chain: bytes
     stored: int
+    lost: MissReason | None
 
 
 class Cooled(Message[None], frozen=True):

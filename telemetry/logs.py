@@ -81,3 +81,8 @@ def log_request(outcome: Outcome, trace: Trace | None) -> None:
         event["trace_id"] = trace.trace_id
         event["span_id"] = format_span_id(trace.span_id)
     _logger.info("request", **event)
+
+
+def warn_store_takes_nothing(saves: int, reason: str) -> None:
+    """Write a warning: the store took nothing of that many saves in a row, the last for this reason."""
+    _logger.warning("store takes nothing", saves=saves, reason=reason)

@@ -89,7 +89,7 @@ class Acquiring:
     def worth_a_search(self, msg: m.Acquire, boundary: int) -> bool:
         """Say whether so much of a prompt is on no tier above that the store is asked for it."""
         left = reusable_tokens(msg.tokens, self.parts.page) - boundary
-        return self.parts.store and left >= self._prefetch_threshold
+        return self.parts.store is not None and left >= self._prefetch_threshold
 
 
 class AcquireFlight(Flight):

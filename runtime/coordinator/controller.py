@@ -18,10 +18,11 @@ from ...tiers import messages as t
 from ...tiers.copy import CopyEngine
 from ...tiers.store import messages as s
 from ...tiers.store.keys import chain, encoded_seed
+from ...tiers.store.protocol import MissReason
 from .. import messages as m
 from .endpoints import Endpoints, Spans
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 
 class HybridCacheController(Coordinator):
@@ -32,13 +33,11 @@ class HybridCacheController(Coordinator):
         engine: CopyEngine | None,
         store: Ref[Any] | None,
         endpoints: Endpoints,
-        timeout: float,
     ) -> None:
         super().__init__()
         self._engine = engine
         self._store = store
         self._endpoints = endpoints
-        self._timeout = timeout
         self._cache: Ref[Any] | None = None
 
     def connect(self, cache: Ref[Any]) -> None:
@@ -78,12 +77,13 @@ class HybridCacheController(Coordinator):
         chains = await self._hash(encoded_seed(msg.namespace), msg.tokens)
         wanted = self._endpoints.wanted(len(chains), msg.full, msg.reuse)
         held: dict[str, Spans] = {}
+        failed: MissReason | None = None
         if any(wanted.values()):
             probe = s.Probe(
                 tuple((rule.name, b"".join(chains[i] for i in at)) for rule, at in wanted.items()),
-                trio.current_time() + self._timeout,
             )
             probed = await self._ask_store(probe)
+            failed = probed.reason
             for rule, flags in zip(wanted, probed.present, strict=True):
                 there = (i for i, flag in zip(wanted[rule], flags, strict=True) if flag)
                 held[rule.name] = self._endpoints.spans(rule, there)
@@ -94,12 +94,12 @@ class HybridCacheController(Coordinator):
             for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
         )
         full = self._endpoints.full_reach(held, msg.full)
-        self._report(m.Found(msg.op, endpoint, full, items))
+        self._report(m.Found(msg.op, endpoint, full, items, failed))
 
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
         return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)
 
-    async def _ask_store(self, msg: Message[Answer]) -> Answer:
+    async def _ask_store(self, msg: Message[_Answer]) -> _Answer:
         if self._store is None:
             raise IntegrityError("there is no store to ask")
         return await self._store.ask(msg)
@@ -110,8 +110,7 @@ class HybridCacheController(Coordinator):
         self.start(self._fetch, msg)
 
     async def _fetch(self, msg: m.Fetch) -> None:
-        deadline = trio.current_time() + self._timeout
-        answer = await self._ask_store(s.Fetch(msg.items, deadline))
+        answer = await self._ask_store(s.Fetch(msg.items))
         self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
 
     @handles(m.Save)
@@ -128,31 +127,28 @@ class HybridCacheController(Coordinator):
             msgspec.structs.replace(item, chain=chains[item.end // chunk - first - 1])
             for item in msg.items
         ]
-        missing = await self._missing(items)
         stored = 0
+        found = await self._missing(items)
+        lost, missing = (found, []) if isinstance(found, MissReason) else (None, found)
         if missing:
-            deadline = trio.current_time() + self._timeout
-            answer = await self._ask_store(s.Save(tuple(missing), deadline))
+            answer = await self._ask_store(s.Save(tuple(missing)))
             for item, reason in zip(missing, answer.outcomes, strict=True):
                 if reason is None:
                     stored += self._endpoints.bytes(item)
+                else:
+                    lost = reason
         at = msg.base + len(chains) * chunk
-        self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored))
+        self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored, lost))
 
-    async def _missing(self, items: list[t.StoreItem]) -> list[t.StoreItem]:
-        """Answer the items that the store does not hold yet."""
+    async def _missing(self, items: list[t.StoreItem]) -> list[t.StoreItem] | MissReason:
+        """Return the items that the store does not hold yet, or why it cannot say."""
         by_component: dict[str, list[t.StoreItem]] = {}
         for item in items:
             by_component.setdefault(item.component, []).append(item)
-        if not items:
-            return []
-        probe = s.Probe(
-            tuple((name, _packed(group)) for name, group in by_component.items()),
-            trio.current_time() + self._timeout,
-        )
+        probe = s.Probe(tuple((name, _packed(group)) for name, group in by_component.items()))
         probed = await self._ask_store(probe)
         if probed.reason is not None:
-            return []
+            return probed.reason
         return [
             item
             for group, flags in zip(by_component.values(), probed.present, strict=True)

@@ -27,7 +27,7 @@ class Parts:
     """Everything below the cache actor, and its logical clock.
 
     `below` is the controller, `tiers` maps L1 and, where there is one, L2 to its actor; `chunk` is
-    the length of an L3 object in tokens, and `store` says whether there is an L3. `asking` lists
+    the length of an L3 object in tokens, and `store` is L3's actor, where there is one. `asking` lists
     first who is most likely to lower a boundary: states, then windows, then FULL.
     """
 
@@ -59,7 +59,7 @@ class Parts:
         parts: tuple[Part, ...],
         tiers: dict[Tier, Ref[Any]],
         controller: Ref[Any],
-        store: bool,
+        store: Ref[Any] | None,
     ) -> None:
         self.page = page
         self.chunk = chunk

@@ -7,6 +7,7 @@ import msgspec
 from ...components.messages import Count
 from ...spec import TOKEN_BYTES, Tier
 from ...tiers import messages as t
+from ...tiers.store import messages as s
 from .. import messages as m
 from .parts import Parts
 from .room import Room
@@ -25,7 +26,10 @@ class ComponentStats(msgspec.Struct, frozen=True, gc=False):
 
 
 class CacheStats(msgspec.Struct, frozen=True):
-    """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say."""
+    """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say.
+
+    `store` is what the tier in front of the store did, None without one.
+    """
 
     requests: int
     tokens: int
@@ -40,6 +44,7 @@ class CacheStats(msgspec.Struct, frozen=True):
     waiting: int
     in_flight: int
     pools: dict[str, tuple[t.PoolUsage, ...]]
+    store: s.StoreTierStatistics | None
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
@@ -136,4 +141,5 @@ async def gather_stats(
         waiting=totals.waiting,
         in_flight=totals.in_flight,
         pools=pools,
+        store=None if parts.store is None else await parts.store.ask(s.ReadStoreTier()),
     )

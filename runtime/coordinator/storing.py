@@ -15,6 +15,7 @@ from ...components import messages as c
 from ...components.move_messages import Foot, Read
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
+from ...telemetry.logs import warn_store_takes_nothing
 from ...tiers import messages as t
 from .. import messages as m
 from .endpoints import Endpoints, union
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _BATCH_NODES = 16
 """Nodes that one pass over the unsaved takes."""
+
+_SILENT_SAVES = 8
+"""Saves in a row of which the store took nothing before that is said."""
 
 
 class Prefetch(msgspec.Struct, eq=False):
@@ -90,6 +94,7 @@ class Storing:
         self._page_bytes = page_bytes
         self._prefetches: dict[int, Prefetch] = {}
         self._finds: dict[tuple[bytes, bytes], Prefetch] = {}
+        self._lost_saves = 0
         self.prefetches: dict[str, int] = {}
 
     # -- saving -------------------------------------------------------------------------------------
@@ -121,7 +126,8 @@ class Storing:
                 elif part.base:
                     break  # without FULL nobody could reuse the chunk
         if not items:
-            del self._transfers.operations[operation.id]
+            await self._transfers.settle(operation, ok=True)
+            operation.over()
             return
         operation.nodes = (node,)
         operation.moved = self._bytes(items)
@@ -157,6 +163,12 @@ class Storing:
         operation = self._transfers.operations[msg.op]
         await self._transfers.settle(operation, ok=True)
         self._transfers.moved_bytes["l2_l3"] += msg.stored
+        if msg.stored:
+            self._lost_saves = 0
+        elif msg.lost is not None:
+            self._lost_saves += 1
+            if self._lost_saves == _SILENT_SAVES:
+                warn_store_takes_nothing(self._lost_saves, msg.lost.value)
         if msg.chain:
             await self._parts.tree.ask(c.Chained(operation.nodes[-1], msg.at, msg.chain))
         operation.over()
@@ -197,7 +209,7 @@ class Storing:
         prefetch = self._prefetches[msg.op]
         prefetch.asker.full = msg.full
         if not msg.endpoint:
-            self._ended(prefetch, "absent")
+            self._ended(prefetch, "storage_transfer" if msg.failed else "absent")
             return
         if not prefetch.operation.waiting:
             self._ended(prefetch, "abandoned")

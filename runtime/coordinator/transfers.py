@@ -178,7 +178,7 @@ class Transfers:
 
         The store is asked what of them it lacks, so that nothing goes there twice.
         """
-        if self._parts.store:
+        if self._parts.store is not None:
             self._due.unsaved.update(dict.fromkeys(operation.nodes))
 
     async def _back(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,14 +34,18 @@ _Transfer = Callable[[Sequence[StoreItem], Progress], Awaitable[None]]
 LAYOUT = "page-first/1"
 """How a body's bytes are arranged: whole pages, each with all its layers."""
 
+_LOOKS = 64
+"""How often a call's time is looked at until it is over."""
+
 
 class _Call:
     """One call that is under way: who waits for it and what lets it end.
 
-    `shape` is how many keys each part of a probe has, empty for a fetch or save.
+    `shape` is how many keys each part of a probe has, empty for a fetch or save. `had` counts the
+    looks at its time that found it at the store, `over` ends them.
     """
 
-    __slots__ = ("keys", "permit", "scope", "shape", "started", "token", "verb")
+    __slots__ = ("had", "keys", "over", "permit", "scope", "shape", "started", "token", "verb")
 
     def __init__(
         self,
@@ -58,6 +61,8 @@ class _Call:
         self.permit = permit
         self.token = token
         self.scope = trio.CancelScope()
+        self.over = trio.CancelScope()
+        self.had: int | None = None
         self.started = time.time_ns()
 
 
@@ -65,9 +70,13 @@ class StoreTier(Leaf):
     """Answers `Probe`, `Fetch`, `Save` and `ReadStoreTier`; the store stays its maker's to close.
 
     Each of the first three is a task of its own; at most `calls` of them are at the store at once,
-    each for at most `timeout` seconds, and until its message's deadline. What comes in time is
-    answered as done, the rest as `TIMEOUT`; that counts against the store when it had the call for
-    at least half of `timeout`. While the breaker is open, all are answered at once.
+    and each has `timeout` seconds. What comes in time is answered as done, the rest as `TIMEOUT`;
+    that counts against the store when it had the call for at least half of the time. While the
+    breaker is open, all are answered at once.
+
+    Only time in which the event loop runs counts: an engine that blocks it for longer than
+    `timeout` keeps us from looking, and not the store from answering. So time is counted in small
+    steps, each as long as it was meant to be, however late it ended.
 
     L2 pages in a message belong to the call until it is answered. Ask without a deadline in the
     envelope and shielded from cancellation: an asker that leaves early ends the call soon, but its
@@ -110,19 +119,19 @@ class StoreTier(Leaf):
         self._io.check_wanted(message.wanted)
         shape = tuple(len(chains) // CHAIN_BYTES for _, chains in message.wanted)
         work = partial(self._io.probe, message.wanted)
-        if self._begin("probe", sum(shape), shape, message.deadline, work):
+        if self._begin("probe", sum(shape), shape, work):
             return None
         return Probed(tuple(map(bytes, shape)), MissReason.BREAKER_OPEN)
 
     @handles(Fetch)
     def fetch(self, message: Fetch) -> Outcomes | None:
         """Read objects into L2 pages. Answers later, but at once while the breaker is open."""
-        return self._transfer("fetch", message.items, message.deadline, self._io.fetch)
+        return self._transfer("fetch", message.items, self._io.fetch)
 
     @handles(Save)
     def save(self, message: Save) -> Outcomes | None:
         """Write objects from L2 pages. Answers later, but at once while the breaker is open."""
-        return self._transfer("save", message.items, message.deadline, self._io.save)
+        return self._transfer("save", message.items, self._io.save)
 
     @handles(CallOver)
     def call_over(self, message: CallOver) -> None:
@@ -157,7 +166,7 @@ class StoreTier(Leaf):
             in_flight=len(self._calls),
             breaker=self._breaker.state.value,
             breaker_opened=self._breaker.opened,
-            store=self._store.statistics(),
+            store=self._io.statistics(),
         )
 
     def abandoned(self, token: ReplyToken) -> None:
@@ -169,16 +178,14 @@ class StoreTier(Leaf):
     # -- calls ----------------------------------------------------------------------------------
 
     def _transfer(
-        self, verb: str, items: tuple[StoreItem, ...], deadline: float, work: _Transfer
+        self, verb: str, items: tuple[StoreItem, ...], work: _Transfer
     ) -> Outcomes | None:
         self._io.check_items(items)
-        if self._begin(verb, len(items), (), deadline, partial(work, items)):
+        if self._begin(verb, len(items), (), partial(work, items)):
             return None
         return Outcomes((MissReason.BREAKER_OPEN,) * len(items))
 
-    def _begin(
-        self, verb: str, keys: int, shape: tuple[int, ...], deadline: float, work: _Work
-    ) -> bool:
+    def _begin(self, verb: str, keys: int, shape: tuple[int, ...], work: _Work) -> bool:
         """Start a call's task and keep the reply for it, unless the breaker says no."""
         permit = self._breaker.admit()
         if permit is None:
@@ -187,34 +194,39 @@ class StoreTier(Leaf):
         self._numbers += 1
         call = _Call(verb, keys, shape, permit, self.defer())
         self._calls[self._numbers] = call
-        self.start(self._run, self._numbers, call, deadline, work)
+        self.start(self._run, self._numbers, call, work)
+        self.start(self._watch, call)
         return True
 
-    async def _run(self, number: int, call: _Call, deadline: float, work: _Work) -> None:
+    async def _watch(self, call: _Call) -> None:
+        """End a call when its time is over."""
+        with call.over:
+            for _ in range(_LOOKS):
+                await trio.sleep(self._timeout / _LOOKS)
+                if call.had is not None:
+                    call.had += 1
+            call.scope.cancel()
+
+    async def _run(self, number: int, call: _Call, work: _Work) -> None:
         """Do one call, in a task of its own; tells what came of it, however it ended."""
         progress = Progress()
         reason: MissReason | None = None
         worked: bool | None = None
         error = ""
-        call.scope.deadline = deadline
-        asked = math.inf
         with call.scope:
             async with self._slots:
-                asked = trio.current_time()
-                with trio.move_on_after(self._timeout) as patience:
-                    try:
-                        await work(progress)
-                        worked = True
-                    except StoreFailed as failure:
-                        reason, worked, error = failure.reason, False, str(failure)
-                if patience.cancelled_caught:
-                    reason, worked = MissReason.TIMEOUT, False
-                    error = f"not over after {self._timeout:g} seconds"
+                call.had = 0
+                try:
+                    await work(progress)
+                    worked = True
+                except StoreFailed as failure:
+                    reason, worked, error = failure.reason, False, str(failure)
+        call.over.cancel()
         if call.scope.cancelled_caught:
             reason = MissReason.TIMEOUT
-            # a hasty asker, or one that left, tells nothing about the store
-            if not call.token.left and trio.current_time() - asked >= self._timeout / 2:
-                worked, error = False, "not over at the asker's deadline"
+            # an asker that left tells nothing about the store, nor does a wait for others' calls
+            if not call.token.left and call.had is not None and call.had >= _LOOKS // 2:
+                worked, error = False, f"not over after {self._timeout:g} seconds"
         outcomes = progress.outcomes
         if not call.shape:
             outcomes += [reason] * (call.keys - len(outcomes))

@@ -1,12 +1,6 @@
-"""What the L3 actor hears, answers and reports.
-
-`deadline` is in seconds of trio's clock. It travels in the message and not in the envelope, because
-an asker that goes away early must not reuse its pages: see `StoreTier`.
-"""
+"""What the L3 actor hears, answers and reports."""
 
 from __future__ import annotations
-
-import math
 
 import msgspec
 
@@ -32,7 +26,6 @@ class Probe(Message[Probed], frozen=True):
     """
 
     wanted: tuple[tuple[str, bytes], ...]
-    deadline: float = math.inf
 
 
 class Outcomes(Reply, frozen=True):
@@ -45,14 +38,12 @@ class Fetch(Message[Outcomes], frozen=True):
     """Read objects into L2 pages. Answered by `Outcomes`."""
 
     items: tuple[StoreItem, ...]
-    deadline: float = math.inf
 
 
 class Save(Message[Outcomes], frozen=True):
     """Write objects from L2 pages, replacing what their keys had. Answered by `Outcomes`."""
 
     items: tuple[StoreItem, ...]
-    deadline: float = math.inf
 
 
 class CallOver(Message[None], frozen=True):
@@ -76,7 +67,7 @@ class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     `calls`, `keys`, `hits` and `bytes` are (verb, number), `misses` is (verb, reason, keys). Hits
     are keys that were there (probe), read and intact (fetch) or kept (save). `store` is what the
-    store says of itself.
+    store says of itself, None where it fails to.
     """
 
     calls: tuple[tuple[str, int], ...]
@@ -87,7 +78,7 @@ class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     breaker: str
     breaker_opened: int
-    store: StoreStatistics
+    store: StoreStatistics | None
 
 
 class ReadStoreTier(Message[StoreTierStatistics], frozen=True):

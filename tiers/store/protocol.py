@@ -26,6 +26,7 @@ class MissReason(enum.Enum):
     FOREIGN_CHAIN = "foreign_chain"
     RANGE = "range"  # it does not cover the wanted tokens
     CARDINALITY = "cardinality"  # the store answered for another number of keys
+    BAD_ANSWER = "bad_answer"  # the store answered something of another type
     REFUSED = "refused"  # the store took no such object (too large, no room)
     STORE_FAILED = "store_failed"
     TIMEOUT = "timeout"

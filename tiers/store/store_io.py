@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import NoneType
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
@@ -16,7 +17,7 @@ from ...spec import PAGE_ID_BYTES, ModelSpec, PagedSpec
 from ..messages import PageList, StoreItem
 from .keys import CHAIN_BYTES, KeyMaker
 from .objects import FINGERPRINT_BYTES, BadObject, Header, encode, select
-from .protocol import MissReason, Store
+from .protocol import MissReason, Store, StoreStatistics
 
 _PART_ITEMS = 256
 _PART_BYTES = 32 << 20
@@ -66,6 +67,9 @@ class StoreIO:
     def __init__(
         self, store: Store, model: ModelSpec, l2: L2Bytes, layout: str, shard: str
     ) -> None:
+        for verb in ("exists", "get", "put", "delete", "statistics"):
+            if not callable(getattr(store, verb, None)):
+                raise ConfigError(f"{store!r} is no store: it has no method {verb!r}")
         self._store = store
         self._l2 = l2
         self._page_size = model.page_size
@@ -111,7 +115,9 @@ class StoreIO:
             for offset in range(0, len(chains), CHAIN_BYTES)
         ]
         for first in range(0, len(keys), _PROBE_KEYS):
-            there: list[bool] = await _ask(self._store.exists, keys[first : first + _PROBE_KEYS])
+            there: list[bool] = await _ask(
+                self._store.exists, keys[first : first + _PROBE_KEYS], bool
+            )
             progress.flags += bytes(there)
 
     async def fetch(self, items: Sequence[StoreItem], progress: Progress) -> None:
@@ -123,7 +129,7 @@ class StoreIO:
         spoilt: list[bytes] = []
         for part in self._parts(items):
             keys = [self._keys.key(item.component, item.chain) for item in part]
-            found = await _ask(self._store.get, keys)
+            found = await _ask(self._store.get, keys, bytes, NoneType)
             outcomes = await self._in_thread(self._deliver, part, found)
             for item, key, outcome in zip(part, keys, outcomes, strict=True):
                 if outcome is None:
@@ -132,16 +138,24 @@ class StoreIO:
                     spoilt.append(key)
             progress.outcomes += outcomes
         if spoilt:
-            await _ask(self._store.delete, spoilt)
+            await _ask(self._store.delete, spoilt, bool)
 
     async def save(self, items: Sequence[StoreItem], progress: Progress) -> None:
         """Make objects of pages and write them."""
         for part in self._parts(items):
             objects = await self._in_thread(self._collect, part)
-            for item, kept in zip(part, await _ask(self._store.put, objects), strict=True):
+            for item, kept in zip(part, await _ask(self._store.put, objects, bool), strict=True):
                 progress.outcomes.append(None if kept else MissReason.REFUSED)
                 if kept:
                     progress.moved += self._body_bytes(item)
+
+    def statistics(self) -> StoreStatistics | None:
+        """Return what the store says of itself, None where it fails to."""
+        try:
+            said = self._store.statistics()
+        except Exception:  # noqa: BLE001 - as in `_ask`
+            return None
+        return said if isinstance(said, StoreStatistics) else None
 
     # -- in threads -----------------------------------------------------------------------------
 
@@ -237,17 +251,27 @@ class StoreIO:
 async def _ask(
     verb: Callable[[Sequence[_Question]], Awaitable[list[_Answer]]],
     questions: Sequence[_Question],
+    *kinds: type,
 ) -> list[_Answer]:
-    """Ask a store; what it raises, and an answer for another number of keys, is its failure."""
+    """Ask a store and judge its answer: one of these `kinds` for each key, or the store has failed.
+
+    A store is code of anybody: whatever it raises or answers must not end more than this call.
+    """
     try:
         answers = await verb(questions)
     except Exception as error:
-        # a store is code of anybody: whatever it raises must not end more than this call
         raise StoreFailed(
             MissReason.STORE_FAILED, f"{type(error).__qualname__}: {error}"
         ) from error
+    if not isinstance(answers, list | tuple):
+        raise StoreFailed(MissReason.BAD_ANSWER, f"answered a {type(answers).__name__}, no list")
     if len(answers) != len(questions):
         raise StoreFailed(
             MissReason.CARDINALITY, f"{len(questions)} keys were asked, {len(answers)} answered"
         )
+    for answer in answers:
+        if not isinstance(answer, kinds):
+            raise StoreFailed(
+                MissReason.BAD_ANSWER, f"answered a {type(answer).__name__} for a key"
+            )
     return answers
