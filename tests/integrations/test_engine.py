@@ -8,7 +8,8 @@ import threading
 
 import torch
 import trio
-from banyankv import ConfigError, NoCapacity, StaleLease
+import trio.testing
+from banyankv import CacheConfig, ConfigError, NoCapacity, StaleLease, open_cache
 from banyankv.integrations.marks import marks
 from banyankv.integrations.tiny import tiny_model
 from banyankv.integrations.transformers import TransformersEngine
@@ -168,6 +169,43 @@ async def test_preempted_and_resumed():
             assert sequence.lease.length == 40
             answer += await engine.generate(sequence, 5)
         assert answer == cold_generation("lara-mini", prompt, 17)
+
+
+async def test_a_turn_that_ends_while_its_beginning_comes_up_from_l2():
+    """What is published stops there; the state that was kept for it is kept again, and nobody fails."""
+    prompt, gate = tokens(1, 17), trio.Event()
+    layout = layout_of("lara-mini")
+    room = {component.name: 32 for component in layout.spec.components}
+    gate.set()
+
+    async def hold(*_):
+        await gate.wait()
+
+    config = CacheConfig(model=layout.spec, l1=room, l2=room)
+    async with open_cache(config, before_copy=hold) as cache, trio.open_nursery() as nursery:
+        engine = TransformersEngine(model_of("lara-mini"), cache, layout, spacing=8)
+
+        async def arriving():
+            async with await engine.start(prompt):
+                pass
+
+        async with await engine.start(prompt) as late:
+            async with await engine.start(prompt) as first:
+                await through(first)
+            await cache.settle()
+            for component, count in room.items():
+                await cache.evict(component, count)
+            gate = trio.Event()
+            nursery.start_soon(arriving)
+            await trio.testing.wait_all_tasks_blocked()
+            await through(late)
+            for _ in range(7):
+                await late.push(late.argmax())
+                await engine.step([late])
+            assert (late.position, late.lease.published) == (24, 0)
+            await late.finish()
+            assert same(late.logits, cold("lara-mini", late.tokens))
+        gate.set()
 
 
 async def test_a_step_at_a_time():
