@@ -80,7 +80,8 @@ class PagedActor(CoverageActor):
             self._presence.forget(nodes)
             return ()
         need = self.component.need
-        return tuple(node for node in nodes if need(self._records[node].end))
+        records = (self._records[node] for node in nodes)
+        return tuple(at.id for at in records if any(end > at.start for _, end in need(at.end)))
 
     @handles(EvictLeaves)
     def evict_leaves(self, msg: EvictLeaves) -> Freed:

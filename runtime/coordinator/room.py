@@ -177,7 +177,9 @@ class Room:
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)
-        whole = freed if part.base else await self._evict_leaves(freed.gone, tier, back)
+        # A leaf whose boundary needs nothing of what went (the start of a chunk) is as good as before.
+        bad = freed.gone if part.snapshot else freed.spoilt
+        whole = freed if part.base else await self._evict_leaves(bad, tier, back)
         if whole.nodes:
             # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
             drop = Drop(whole.nodes, tier, whole.gone)
@@ -200,7 +202,7 @@ class Room:
         return freed
 
     async def _evict_leaves(self, nodes: tuple[int, ...], tier: Tier, back: _Back) -> Freed:
-        """Evict FULL from those of the nodes that are leaves: they have lost a last copy."""
+        """Evict FULL from those of the nodes that are leaves: their own boundary is no good any more."""
         if not nodes:
             return _NOTHING
         base = self._parts.base

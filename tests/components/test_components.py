@@ -11,7 +11,7 @@ from banyankv.components.chunked import ChunkedComponent
 from banyankv.components.contract import Ranges, TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
-from banyankv.components.move_messages import Evict
+from banyankv.components.move_messages import Drop, Evict
 from banyankv.components.paged import PagedActor
 from banyankv.components.swa import SWAComponent
 from banyankv.components.tree import UnifiedTreeCore
@@ -96,6 +96,40 @@ def test_one_range_may_end_before_the_boundary() -> None:
     grow(actor, 4, pack([1, 2, 3, 4]))
     locked = actor.lock(m.Lock(1, 1))  # needs [0, 1)
     assert (locked.start, locked.pages) == (0, pack([1, -1, -1, -1]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "boundary"),
+    [
+        (ChunkedComponent("chunked", 16, 256), 600, 512),
+        (ChunkedComponent("chunked", 16, 256), 500, 256),
+        (ChunkedComponent("chunked", 16, 24), 600, 576),  # every second chunk starts with a page
+        (SWAComponent("swa", 16, 16), 600, 0),
+        (HeadComponent("head", 16, 64), 600, 0),
+    ],
+)
+def test_a_hole_in_a_long_edge_is_passed_at_once(
+    monkeypatch: pytest.MonkeyPatch, rule: TreeComponent, limit: int, boundary: int
+) -> None:
+    actor = PagedActor(rule)
+    grow(actor, 64_000, pack(range(4_000)))
+    actor.drop(Drop((1,), Tier.L1))
+    asked, need = [], rule.need
+    monkeypatch.setattr(rule, "need", lambda at: asked.append(at) or need(at))
+    reach = m.Reach((1,), (64_000,), limit // 16 * 16, partial=False, host=True)
+    assert actor.reach(reach) == m.Reached(boundary, resident=True, hole=1)
+    assert len(asked) < 10
+
+
+@pytest.mark.parametrize(("end", "spoilt"), [(4, ()), (6, (1,))])
+def test_a_node_is_spoilt_only_where_its_boundary_needs_it(
+    end: int, spoilt: tuple[int, ...]
+) -> None:
+    actor = PagedActor(HeadComponent("head", 1, 4))  # 4 needs [0, 1), and 6 needs [4, 6) as well
+    grow(actor, end, pack(range(end)))
+    actor.split_done(m.SplitDone(1, 2, 2))
+    actor.drop(Drop((2,), Tier.L1))
+    assert actor.evict(Evict(Tier.L1, 1)).spoilt == spoilt
 
 
 def grow(actor: PagedActor, end: int, pages: bytes) -> None:

@@ -129,6 +129,20 @@ async def test_a_chunks_start_inside_an_edge_is_a_boundary() -> None:
         assert await bench.hit((*shorter, 98)) == 14
 
 
+async def test_a_leaf_that_ends_with_a_chunk_outlives_its_chunk() -> None:
+    """What its boundary does not need goes alone: FULL stays, and so does the state."""
+    async with bench_of(config_of(model_of(2, chunk=8, states=True), 64)) as bench:
+        await bench.serve(SHARED, keep=(16,))
+        await bench.evict("chunked", 8, Tier.L1)
+        assert await live(bench, SHARED, "chunked") == []
+        assert await bench.hit((*SHARED, 99)) == 16
+        turn = await bench.start((*SHARED, 98, 97))
+        await bench.publish(turn, 18)
+        await bench.release(turn)
+        await bench.evict("chunked", 1, Tier.L1)  # this one's boundary needs it
+        assert await live(bench, (*SHARED, 98, 97), "full") == list(range(2, 17, 2))
+
+
 async def test_full_window_behind_a_hole_is_good_again() -> None:
     """n1..n4 of four tokens, window 4: without SWA on n2 the end of n4 is still good."""
     async with bench_of(config_of(model_of(2, window=4, states=True), 64)) as bench:
