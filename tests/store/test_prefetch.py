@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from banyankv import Cache, Tier, open_cache
 from banyankv.runtime.assembly import make_rules
+from banyankv.tiers.store.faulty import FaultyStore, SeededFaults, StoreFailure
 from banyankv.tiers.store.memory import MemoryStore
 
 from .positions import CHUNK, PAGE, TOKENS, Gate, config, empty, entries, positions_of, serve
@@ -128,6 +129,31 @@ async def test_whatever_does_not_come_the_reuse_is_the_deepest_that_is_legal(see
         await serve(cache, TOKENS, (304, 512, 1024))
         assert await serve(cache, TOKENS, ()) == 1024
         await empty(cache)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_a_store_does_to_its_objects_pages_stay_in_their_places(seed: int) -> None:
+    dice = random.Random(seed)
+    made = config(
+        "direct",
+        swa=dice.choice((0, 100, 600)),
+        chunked=dice.choice((0, 384)),
+        states=dice.random() < 0.5,
+    )
+    rates = dict.fromkeys([what for what in StoreFailure if what is not StoreFailure.HANG], 0.04)
+    store = FaultyStore(MemoryStore(), SeededFaults(seed, rates, seconds=0.001))
+    reused = 0
+    for _ in range(8):
+        async with open_cache(made, store=store) as cache:
+            for _ in range(3):
+                count = dice.randrange(260, 1025)
+                cuts = sorted(dice.sample(range(16, count, 16), 3))
+                reused += await serve(cache, TOKENS[:count], sorted({*cuts, count // 256 * 256}))
+                await cache.check()
+                if dice.random() < 0.5:
+                    await cache.evict("full", dice.randrange(99), dice.choice((Tier.L1, Tier.L2)))
+            await empty(cache)
+    assert reused
 
 
 class Slow(MemoryStore):

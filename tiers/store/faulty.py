@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -12,20 +13,40 @@ import trio
 from ...errors import TierUnavailable
 from .protocol import Store, StoreStatistics
 
+_Answer = TypeVar("_Answer")
+
 
 class StoreFailure(enum.Enum):
-    """What can go wrong with one store call."""
+    """What can go wrong with one store call.
 
-    FAIL = "fail"  # it raises
-    DELAY = "delay"  # it takes `seconds` longer
-    HANG = "hang"  # it never ends
-    DROP = "drop"  # nothing is done: all is said to be missing, or kept
-    PARTIAL = "partial"  # objects come cut in half, other answers for half of the keys
-    CORRUPT = "corrupt"  # one byte of each object is another
+    Some spoil all of it: it raises (`FAIL`), takes `seconds` longer (`DELAY`), never ends (`HANG`),
+    says of everything that it is missing, or kept, and does nothing (`DROP`), brings objects cut in
+    half and other answers for half of the keys (`PARTIAL`), changes one byte of each object
+    (`CORRUPT`), or answers for one key less (`COUNT`).
+
+    Others spoil one object of a get or a put, and leave the rest of the call as it is: one of its
+    bits is another (`BAD`), it is not there (`MISSING`) or not kept though that is said, its end
+    lacks (`SHORT`), it comes under another key of the call and that key's object under this one's
+    (`SWAPPED`), or it is what the key had before the last put, nothing where that was the first
+    (`STALE`, for a get).
+    """
+
+    FAIL = "fail"
+    DELAY = "delay"
+    HANG = "hang"
+    DROP = "drop"
+    PARTIAL = "partial"
+    CORRUPT = "corrupt"
+    COUNT = "count"
+    BAD = "bad"
+    MISSING = "missing"
+    SHORT = "short"
+    SWAPPED = "swapped"
+    STALE = "stale"
 
 
 class StoreFault(msgspec.Struct, frozen=True):
-    """One fault; `position` chooses the byte that is corrupted."""
+    """One fault; `position` chooses the object of a call that is spoilt, and the byte or bit of it."""
 
     what: StoreFailure
     seconds: float = 0.0
@@ -56,6 +77,8 @@ class FaultyStore:
     def __init__(self, store: Store, decide: Callable[[str], StoreFault | None]) -> None:
         self._store = store
         self._decide = decide
+        self._put: dict[bytes, bytes] = {}
+        self._older: dict[bytes, bytes | None] = {}
 
     def __repr__(self) -> str:
         return f"<FaultyStore {self._store!r}>"
@@ -65,7 +88,7 @@ class FaultyStore:
         fault = await self._suffer("exists")
         if _is(fault, StoreFailure.DROP):
             return [False] * len(keys)
-        return _halved(fault, await self._store.exists(keys))
+        return _fewer(fault, await self._store.exists(keys))
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See `Store`."""
@@ -73,21 +96,31 @@ class FaultyStore:
         if _is(fault, StoreFailure.DROP):
             return [None] * len(keys)
         found = await self._store.get(keys)
-        return [None if data is None else _spoilt(fault, data) for data in found]
+        if fault is not None and fault.what is StoreFailure.STALE and keys:
+            at = fault.position % len(keys)
+            found[at] = self._older.get(keys[at])
+        return _one_less(fault, _spoilt(fault, found))
 
     async def put(self, items: Sequence[tuple[bytes, bytes]]) -> list[bool]:
-        """See `Store`. What is cut or corrupted here stays so in the store."""
+        """See `Store`. What is spoilt here stays so in the store."""
         fault = await self._suffer("put")
         if _is(fault, StoreFailure.DROP):
             return [True] * len(items)
-        return await self._store.put([(key, _spoilt(fault, data)) for key, data in items])
+        for key, data in items:
+            self._older[key], self._put[key] = self._put.get(key), data
+        spoilt = _spoilt(fault, [data for _, data in items])
+        kept = [
+            (key, data) for (key, _), data in zip(items, spoilt, strict=True) if data is not None
+        ]
+        answers = dict(zip((key for key, _ in kept), await self._store.put(kept), strict=True))
+        return _one_less(fault, [answers.get(key, True) for key, _ in items])
 
     async def delete(self, keys: Sequence[bytes]) -> list[bool]:
         """See `Store`."""
         fault = await self._suffer("delete")
         if _is(fault, StoreFailure.DROP):
             return [True] * len(keys)
-        return _halved(fault, await self._store.delete(keys))
+        return _fewer(fault, await self._store.delete(keys))
 
     async def aclose(self) -> None:
         """Close the store behind."""
@@ -113,16 +146,40 @@ def _is(fault: StoreFault | None, what: StoreFailure) -> bool:
     return fault is not None and fault.what is what
 
 
-def _halved(fault: StoreFault | None, answers: list[bool]) -> list[bool]:
-    return answers[: len(answers) // 2] if _is(fault, StoreFailure.PARTIAL) else answers
+def _fewer(fault: StoreFault | None, answers: list[bool]) -> list[bool]:
+    if _is(fault, StoreFailure.PARTIAL):
+        return answers[: len(answers) // 2]
+    return _one_less(fault, answers)
 
 
-def _spoilt(fault: StoreFault | None, data: bytes) -> bytes:
-    if fault is None or not data:
-        return data
-    if fault.what is StoreFailure.PARTIAL:
+def _one_less(fault: StoreFault | None, answers: list[_Answer]) -> list[_Answer]:
+    return answers[:-1] if _is(fault, StoreFailure.COUNT) else answers
+
+
+def _spoilt(fault: StoreFault | None, objects: Sequence[bytes | None]) -> list[bytes | None]:
+    """Return the objects of a call as the fault leaves them."""
+    spoilt = list(objects)
+    if fault is None or not spoilt:
+        return spoilt
+    if fault.what in (StoreFailure.PARTIAL, StoreFailure.CORRUPT):
+        return [None if data is None else _damaged(fault, data) for data in spoilt]
+    at = fault.position % len(spoilt)
+    data = spoilt[at]
+    if fault.what is StoreFailure.SWAPPED:
+        spoilt[at - 1], spoilt[at] = data, spoilt[at - 1]
+    elif fault.what is StoreFailure.MISSING:
+        spoilt[at] = None
+    elif data is not None:
+        spoilt[at] = _damaged(fault, data)
+    return spoilt
+
+
+def _damaged(fault: StoreFault, data: bytes) -> bytes:
+    """Cut or change one object; others than those that do that leave it."""
+    if fault.what in (StoreFailure.PARTIAL, StoreFailure.SHORT):
         return data[: len(data) // 2]
-    if fault.what is StoreFailure.CORRUPT:
+    if data and fault.what in (StoreFailure.CORRUPT, StoreFailure.BAD):
         at = fault.position % len(data)
-        return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+        mask = 0xFF if fault.what is StoreFailure.CORRUPT else 1 << fault.position % 8
+        return data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
     return data
