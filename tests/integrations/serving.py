@@ -16,6 +16,7 @@ from banyankv.integrations.serving.server import Settings
 from banyankv.integrations.serving.text import choose, decode, encode
 from banyankv.integrations.tiny import tiny_model
 from banyankv.integrations.transformers import describe
+from msgspec.structs import replace
 from transformers import DynamicCache
 
 from .world import DISPATCH, PAGE, forward
@@ -56,6 +57,7 @@ async def serving(
     room_timeout=10.0,
     chunk=32,
     body_timeout=10.0,
+    longest=None,
     **limits,
 ):
     """Serve a tiny model; at the end nothing may be left, and all invariants must hold."""
@@ -76,7 +78,12 @@ async def serving(
     with trio.fail_after(PATIENT), patch.object(server, "open_cache", checked_cache):
         async with trio.open_nursery() as nursery:
             started = functools.partial(
-                server.serve, model(), layout(), config, settings, stop=stop
+                server.serve,
+                model(),
+                replace(layout(), longest=longest),
+                config,
+                settings,
+                stop=stop,
             )
             serving = await nursery.start(started)
             async with httpx2.AsyncClient(base_url=serving.url, timeout=PATIENT) as client:

@@ -169,6 +169,14 @@ async def test_bad_requests_are_told_what_is_wrong(path, said, status, param, co
         assert (await server.cache.stats()).requests == 0
 
 
+async def test_no_request_is_longer_than_the_model_s_prefixes_stay_the_same():
+    async with serving(longest=60) as server:
+        response = await server.post("/v1/completions", prompt="a" * 50, max_tokens=11)
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+        response = await server.post("/v1/completions", prompt="a" * 50, max_tokens=10)
+        assert response.status_code == 200
+
+
 async def test_the_least_temperature_is_greedy():
     prompt = text(6, 40)
     async with serving() as server:
