@@ -52,8 +52,6 @@ def describe_store(report: StoreReport) -> str:
         lines.append(f"  written from {_time(report.oldest)} to {_time(report.newest)}")
     if report.unclean:
         lines.append("  in use, or not closed by the process that used it last")
-    if report.missing_bytes:
-        lines.append(f"  the data file is {report.missing_bytes:,} bytes too short")
     if not report.readable:
         lines.append(f"  NOT READABLE: {report.problem}")
     lines += [f"  BAD {bad.key}: {bad.reason}: {bad.detail}" for bad in report.bad]

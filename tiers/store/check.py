@@ -1,8 +1,8 @@
 """Look into an L3 folder: what is there, for which models, and whether every byte of it is right.
 
-Reading a damaged LMDB file can kill the process that reads it (see `lmdb_folder.py`), so another
-process does: `python -m banyankv.tiers.store.check PATH` prints its report as JSON. That process
-writes nothing, and may look while a cache is using the store.
+Reading a damaged LMDB file can kill the process that reads it. Its pages are looked at first
+(`lmdb_pages.py`), but not while a cache uses the store, so another process reads it in any case:
+`python -m banyankv.tiers.store.check PATH` prints its report as JSON. That process writes nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import lmdb
 import msgspec
 
 from ...errors import ConfigError, TierUnavailable
-from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, OBJECTS, RECORDS, missing_bytes, unclean
+from .files import Files, typed_errors
+from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, LOCK, OBJECTS, RECORDS, unclean
+from .lmdb_pages import Damaged, look, page_bytes
 from .objects import BadObject, decode
 
 _LISTED = 100
@@ -51,7 +55,7 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     means that a process has the store open, or had and did not close it. `bad` lists the first
     `bad_objects` that are not intact, at most 100 of them. `oldest` and `newest` are when intact
     objects were written, seconds since 1970 (0 where there is none). `bytes` are those of intact
-    objects, `file_bytes` those of the data file, which is too short by `missing_bytes`.
+    objects, `file_bytes` those of the data file.
     """
 
     path: str
@@ -59,7 +63,6 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     unclean: bool = False
     file_bytes: int = 0
-    missing_bytes: int = 0
     objects: int = 0
     bytes: int = 0
     contents: tuple[Content, ...] = ()
@@ -81,20 +84,13 @@ def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
     process that reads could not be run. Damaged data is no error but the report.
     """
     path = Path(path)
-    data = path / DATA
-    try:
-        size, missing = data.stat().st_size, missing_bytes(data)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{path} holds no store: there is no {data.name} in it") from None
-    except OSError as error:
-        raise TierUnavailable(f"store {path}: {error}") from error
-    damaged = StoreReport(
-        path=str(path),
-        readable=False,
-        unclean=unclean(path),
-        file_bytes=size,
-        missing_bytes=missing,
-    )
+    with typed_errors(path), _opened(path) as (files, data):
+        damaged = StoreReport(
+            path=str(path),
+            readable=False,
+            unclean=unclean(files),
+            file_bytes=os.fstat(data).st_size,
+        )
     command = [sys.executable, "-m", __name__, str(path)]
     # the child must find this package where this process found it
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -121,6 +117,25 @@ def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
             f"{child.stderr.decode(errors='replace').strip()[-500:]}"
         )
     return msgspec.json.decode(child.stdout, type=StoreReport)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Files, int]]:
+    """Open the folder and its data file. Raises `ConfigError` where that is no store, and `OSError`."""
+    try:
+        files = Files(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path} holds no store: it is no folder") from None
+    with ExitStack() as undo:
+        undo.callback(files.close)
+        files.has(LOCK)  # refuses what is no file: LMDB would follow a link
+        try:
+            data = files.open(DATA, os.O_RDONLY)
+        except FileNotFoundError:
+            raise ConfigError(f"{path} holds no store: there is no {DATA} in it") from None
+        undo.callback(os.close, data)
+        page_bytes(data, path / DATA)  # refuses what is not LMDB's
+        yield files, data
 
 
 class _Tally:
@@ -165,34 +180,38 @@ _GROWTH = 1 << 34
 
 
 def _walk(path: Path) -> StoreReport:
-    """Read and verify everything, in this process, which it may kill. Raises `ConfigError`."""
-    data = path / DATA
-    missing = missing_bytes(data)
+    """Read and verify everything, in this process, which it may kill.
+
+    Raises `ConfigError` and `OSError`.
+    """
     tally = _Tally()
     problem = ""
-    try:
-        with lmdb.open(
-            str(path),
-            map_size=2 * data.stat().st_size + _GROWTH,
-            readonly=True,
-            create=False,
-            max_dbs=2,
-            readahead=False,
-        ) as env:
-            _read(env, path, tally)
-            if missing:
-                # a compact copy follows the list of free pages too, which a writer would
-                with Path(os.devnull).open("wb") as nowhere:
-                    env.copyfd(nowhere.fileno(), compact=True)
-    except lmdb.Error as error:
-        problem = f"LMDB says: {error}"
+    with _opened(path) as (files, data):
+        in_use = unclean(files)
+        try:
+            if not in_use:  # somebody who writes meanwhile would look like damage
+                look(data, path / DATA)
+            with lmdb.open(
+                str(path),
+                map_size=2 * os.fstat(data).st_size + _GROWTH,
+                mode=0o600,
+                readonly=True,
+                create=False,
+                max_dbs=2,
+                readahead=False,
+            ) as env:
+                _read(env, path, tally)
+        except Damaged as error:
+            problem = f"its pages contradict each other: {error}"
+        except lmdb.Error as error:
+            problem = f"LMDB says: {error}"
+        size = os.fstat(data).st_size
     return StoreReport(
         path=str(path),
         readable=not problem,
         problem=problem,
-        unclean=unclean(path),
-        file_bytes=data.stat().st_size,
-        missing_bytes=missing,
+        unclean=in_use,
+        file_bytes=size,
         objects=tally.objects,
         bytes=tally.bytes,
         contents=tally.contents(),

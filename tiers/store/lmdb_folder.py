@@ -1,15 +1,11 @@
 """The folder of an LMDB store: who may write it, and whether its data may be mapped.
 
-LMDB reads through a memory map. A page that the file does not have kills the reading process with
-SIGBUS, and pages that a power loss left unwritten are read as whatever was there before. So, before
-this process maps the data:
-
-* one process owns the folder as writer: an advisory lock that dies with the process;
-* a marker with the boot's id says that a writer is, or was, at work. Another boot's marker means
-  that the machine went down under it. What had reached the disk is then unknown, the list of free
-  pages included, which no reading proves: the data is set aside and the store starts cold;
-* a file that is shorter than its own meta pages say is first read by another process, which may
-  die of it.
+* One process owns the folder as writer: an advisory lock that dies with the process. A child that
+  it forks does not have the lock.
+* A marker with the boot's id says that a writer is, or was, at work. Another boot's marker means
+  that the machine went down under it. What had reached the disk is then unknown: the data is set
+  aside and the store starts cold.
+* What else may be wrong with the data is seen in its pages (`lmdb_pages.py`).
 
 A killed process (same boot) loses nothing: its committed pages are in the kernel's page cache.
 """
@@ -18,10 +14,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
+import weakref
+from contextlib import ExitStack
 from pathlib import Path
 
-from ...errors import ConfigError, TierUnavailable
+from ...errors import ConfigError
+from .files import Files, typed_errors
 
 DATA = "data.mdb"
 LOCK = "lock.mdb"
@@ -35,37 +33,36 @@ _MARKER = "unclean"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _LOCK_BYTES = 16384
-_MAGIC = 0xBEEFC0DE
-_FORMAT = 1
-# a meta page: 16 bytes of page header; magic, format, address, map size; the first 32-bit word of
-# the free-list's description is the page size; two descriptions of 48 bytes; last page, transaction
-_META = struct.Struct("=16x II Q Q I 92x Q Q")
+_SMALL = 256
+"""Bytes that are read of a file of ours: more than it has."""
 
 
 class Folder:
     """One store's folder, claimed by this process until `release`.
 
     Raises `ConfigError` where the path cannot be a store or another process has it, and
-    `TierUnavailable` where the file system does not let us.
+    `TierUnavailable` where the file system does not let us; nothing is kept then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ConfigError(f"store {path}: a store is a folder ({error})") from error
-        except OSError as error:
-            raise TierUnavailable(f"store {path}: {error}") from error
+        with typed_errors(path), ExitStack() as undo:
+            self.files = Files(path, make=True)
+            undo.callback(self.files.close)
+            self._lock = self.files.open(_OWNER, os.O_RDWR | os.O_CREAT)
+            undo.callback(os.close, self._lock)
+            self._take_lock()
+            undo.pop_all()
+        _claimed.add(self)
+
+    def _take_lock(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip()
-            os.close(self._lock)
             raise ConfigError(
-                f"store {path} is in use by process {owner or '?'}; close it there, or give this "
-                f"cache a folder of its own"
+                f"store {self.path} is in use by process {owner or '?'}; close it there, or give "
+                f"this cache a folder of its own"
             ) from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
@@ -77,53 +74,64 @@ class Folder:
 
     def outlived_boot(self) -> bool:
         """Whether the machine went down while a writer was at work here."""
-        try:
-            boot = (self.path / _MARKER).read_text(encoding="ascii").partition("\n")[0]
-        except FileNotFoundError:
+        marker = self.files.read(_MARKER, _SMALL)
+        if marker is None:
             return False
-        return not boot or boot != boot_id()
+        boot = marker.partition(b"\n")[0]
+        return not boot or boot != boot_id().encode()
 
     def mark(self) -> None:
         """Say on disk that a writer is at work, before it is."""
+        self.files.write(_MARKER, f"{boot_id()}\n{os.getpid()}\n".encode())
+        # LMDB maps its lock file sparse and writes to it: on a full disk that is a SIGBUS
+        lock = self.files.open(LOCK, os.O_WRONLY | os.O_CREAT)
         try:
-            with (self.path / _MARKER).open("w", encoding="ascii") as marker:
-                marker.write(f"{boot_id()}\n{os.getpid()}\n")
-                marker.flush()
-                os.fsync(marker.fileno())
-            self._sync()
-            # LMDB maps its lock file sparse and writes to it: on a full disk that is a SIGBUS too
-            with (self.path / LOCK).open("ab") as lock:
-                missing = _LOCK_BYTES - lock.tell()
-                if missing > 0:
-                    lock.write(bytes(missing))
-        except OSError as error:
-            raise TierUnavailable(f"store {self.path}: {error}") from error
+            os.posix_fallocate(lock, 0, _LOCK_BYTES)
+        finally:
+            os.close(lock)
 
     def set_aside(self) -> Path:
         """Move the data out of the way, in place of what was set aside before; say where to."""
-        aside = self.path / ASIDE
-        try:
-            self.data.replace(aside)
-            (self.path / LOCK).unlink(missing_ok=True)
-            (self.path / _MARKER).unlink(missing_ok=True)
-            self._sync()
-        except OSError as error:
-            raise TierUnavailable(f"store {self.path}: {error}") from error
-        return aside
+        self.files.rename(DATA, ASIDE)
+        self.files.remove(LOCK)
+        self.files.remove(_MARKER)
+        self.files.sync()
+        return self.path / ASIDE
 
     def release(self, clean: bool) -> None:
-        """Let another process have the folder; `clean` where all data is on the disk."""
-        if clean:
-            (self.path / _MARKER).unlink(missing_ok=True)
-            self._sync()
-        os.close(self._lock)
+        """Let another process have the folder; `clean` where all data is on the disk.
 
-    def _sync(self) -> None:
-        folder = os.open(self.path, os.O_RDONLY)
+        Raises `TierUnavailable` where the disk does not take that; the folder is let go of then too.
+        """
+        if self._lock < 0:
+            return
         try:
-            os.fsync(folder)
+            if clean:
+                with typed_errors(self.path):
+                    self.files.remove(_MARKER)
+                    self.files.sync()
         finally:
-            os.close(folder)
+            # said, and not left to `close`: somebody else may have a copy of the descriptor
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._drop()
+
+    def _drop(self) -> None:
+        """Let go of the files without a word to whoever else has them."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+            self.files.close()
+
+
+_claimed: weakref.WeakSet[Folder] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for folder in list(_claimed):
+        folder._drop()  # noqa: SLF001 - a forked child must not have its parent's lock
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def boot_id() -> str:
@@ -134,31 +142,6 @@ def boot_id() -> str:
         return ""
 
 
-def unclean(path: Path) -> bool:
+def unclean(files: Files) -> bool:
     """Whether a writer is at work in the folder, or was and did not close it."""
-    return (path / _MARKER).exists()
-
-
-def missing_bytes(data: Path) -> int:
-    """Bytes by which the data file is shorter than its newer meta page says; 0 for a whole file.
-
-    Reads without a map. Raises `ConfigError` for a file that is not LMDB's.
-    """
-    with data.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        first = file.read(_META.size)
-        if len(first) < _META.size:
-            return _META.size - size
-        metas = [_META.unpack(first)]
-        magic, kind, _, _, page_bytes, _, _ = metas[0]
-        if magic != _MAGIC:
-            raise ConfigError(f"{data} is not an LMDB file; give the store a folder of its own")
-        if kind != _FORMAT:
-            raise ConfigError(f"{data} has LMDB's file format {kind}, this build reads {_FORMAT}")
-        file.seek(page_bytes)
-        second = file.read(_META.size)
-        if len(second) == _META.size:
-            metas.append(_META.unpack(second))
-    last_page: int = max(metas, key=lambda meta: meta[6])[5]
-    whole: int = max(2, last_page + 1) * page_bytes
-    return max(0, whole - size)
+    return files.has(_MARKER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import warnings
 from contextlib import ExitStack
@@ -11,8 +12,9 @@ from typing import NamedTuple
 import lmdb
 
 from ...errors import ConfigError, TierUnavailable
-from .check import inspect
-from .lmdb_folder import FORMAT, FORMAT_KEY, OBJECTS, RECORDS, Folder, missing_bytes
+from .files import typed_errors
+from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, LOCK, OBJECTS, RECORDS, Folder
+from .lmdb_pages import Damaged, look
 from .protocol import StoreSetAside
 from .recency import Pages, Recency
 
@@ -31,9 +33,11 @@ class Opened(NamedTuple):
     logged: int
 
     def close(self, clean: bool) -> None:
-        """Unmap the data and let another process have the folder."""
-        self.env.close()
-        self.folder.release(clean)
+        """Unmap the data and let another process have the folder. Raises `TierUnavailable`."""
+        try:
+            self.env.close()
+        finally:
+            self.folder.release(clean)
 
 
 def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
@@ -42,7 +46,7 @@ def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
     Data that cannot be trusted is set aside, with a `StoreSetAside` warning. Raises `ConfigError`
     and `TierUnavailable` as `LmdbStore.open` says.
     """
-    with ExitStack() as undo:
+    with typed_errors(path), ExitStack() as undo:
         folder = Folder(path)
         undo.callback(folder.release, clean=False)
         reason = _distrust(folder)
@@ -70,15 +74,19 @@ _CONTRADICTIONS = (_Unexplained, struct.error, lmdb.CorruptedError, lmdb.PageNot
 
 def _distrust(folder: Folder) -> str:
     """Say why the data must be set aside before anything is mapped; "" where it may be."""
-    if not folder.data.exists():
+    folder.files.has(LOCK)  # refuses what is no file: LMDB would follow a link
+    if not folder.files.has(DATA):
         return ""
     if folder.outlived_boot():
         return "the machine went down while it was written"
-    missing = missing_bytes(folder.data)
-    if missing:
-        report = inspect(folder.path)
-        if not report.readable:
-            return f"it is {missing} bytes shorter than it must be ({report.problem})"
+    data = folder.files.open(DATA, os.O_RDONLY)
+    try:
+        if os.fstat(data).st_size:  # else killed, or out of room, before the first page
+            look(data, folder.data)
+    except Damaged as error:
+        return f"its pages contradict each other: {error}"
+    finally:
+        os.close(data)
     return ""
 
 
@@ -93,15 +101,15 @@ def _set_aside(folder: Folder, reason: str) -> None:
 
 
 def _load(folder: Folder, max_bytes: int, readers: int) -> Opened:
-    fresh = not folder.data.exists()
     # twice what may be live, so that free pages are always to be found; it is address space only
-    held = 0 if fresh else folder.data.stat().st_size
+    held = folder.data.stat().st_size if folder.files.has(DATA) else 0
     map_size = 2 * max(max_bytes, held) + _HEAD_ROOM
     try:
         with ExitStack() as undo:
             env = lmdb.open(
                 str(folder.path),
                 map_size=map_size,
+                mode=0o600,
                 max_dbs=2,
                 sync=False,
                 metasync=False,
@@ -110,8 +118,6 @@ def _load(folder: Folder, max_bytes: int, readers: int) -> Opened:
             )
             undo.callback(env.close)
             env.reader_check()
-            if not fresh:
-                _check_format(folder, env)
             with env.begin(write=True) as txn:
                 objects = env.open_db(OBJECTS, txn=txn)
                 records = env.open_db(RECORDS, txn=txn)
@@ -127,18 +133,6 @@ def _load(folder: Folder, max_bytes: int, readers: int) -> Opened:
     except lmdb.Error as error:
         raise TierUnavailable(f"store {folder.path}: {error}") from error
     return Opened(folder, env, objects, records, pages, recency, logged)
-
-
-def _check_format(folder: Folder, env: lmdb.Environment) -> None:
-    with env.begin() as txn:
-        form = txn.get(FORMAT_KEY)
-        # empty: killed before the first transaction
-        known = form == FORMAT or (form is None and not txn.stat()["entries"])
-    if not known:
-        raise ConfigError(
-            f"{folder.path} holds LMDB data that is no banyankv store of format "
-            f"{FORMAT.decode()}; give the store a folder of its own"
-        )
 
 
 def _recall(

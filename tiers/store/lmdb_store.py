@@ -10,7 +10,9 @@ after a power loss the store starts cold (`lmdb_folder.py`).
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +23,7 @@ from ...errors import ConfigError, TierUnavailable
 from .keys import KEY_BYTES
 from .lmdb_open import Opened, open_folder
 from .lmdb_writer import Job, Writer
-from .protocol import StoreStatistics
+from .protocol import StoreNotKept, StoreStatistics
 from .recency import LARGEST_OBJECT
 
 _MIN_BYTES = 1 << 20
@@ -60,6 +62,8 @@ class LmdbStore:
         store of ours or another process has it open, `TierUnavailable` where the file system fails.
         Not cancellable once begun.
         """
+        if not str(path):
+            raise ConfigError("a store needs a folder of its own; its path must not be empty")
         if max_bytes < _MIN_BYTES:
             raise ConfigError(f"a store needs max_bytes >= {_MIN_BYTES}, not {max_bytes}")
         return await trio.to_thread.run_sync(cls._open, Path(path), max_bytes)
@@ -67,12 +71,14 @@ class LmdbStore:
     @classmethod
     def _open(cls, path: Path, max_bytes: int) -> Self:
         opened = open_folder(path, max_bytes, _READERS)
-        try:
-            store = cls(opened, max_bytes)
-            store._writer.start()
-        except lmdb.Error as error:
-            opened.close(clean=False)
-            raise TierUnavailable(f"store {path}: {error}") from error
+        with ExitStack() as undo:
+            undo.callback(opened.close, clean=False)
+            try:
+                store = cls(opened, max_bytes)
+                store._writer.start()
+            except lmdb.Error as error:
+                raise TierUnavailable(f"store {path}: {error}") from error
+            undo.pop_all()
         return store
 
     def __repr__(self) -> str:
@@ -133,14 +139,17 @@ class LmdbStore:
     async def aclose(self) -> None:
         """See `Store`. Writes what waits, syncs to disk and lets another process have the folder.
 
-        Not cancellable; a second call does nothing.
+        Warns with `StoreNotKept` where the disk did not take it all: whoever closes has no use for an
+        error any more. Not cancellable; a second call does nothing.
         """
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._close)
+            failure = await trio.to_thread.run_sync(self._close)
+        if failure is not None:
+            warnings.warn(f"store {self._path}: {failure}", StoreNotKept, stacklevel=2)
 
     def statistics(self) -> StoreStatistics:
         """See `Store`; `bytes` are those on disk, whole pages counted."""
@@ -175,13 +184,15 @@ class LmdbStore:
             )
         return found
 
-    def _close(self) -> None:
+    def _close(self) -> Exception | None:
         failure = self._writer.stop()
         with self._lock:
             self._idle.wait_for(lambda: not self._reading)
-        self._opened.close(clean=failure is None)
-        if failure is not None:
-            raise TierUnavailable(f"store {self._path}: {failure}") from failure
+        try:
+            self._opened.close(clean=failure is None)
+        except TierUnavailable as error:
+            failure = failure or error
+        return failure
 
     # -- helpers --------------------------------------------------------------------------------
 

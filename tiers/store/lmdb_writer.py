@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections import deque
@@ -12,6 +14,8 @@ from operator import itemgetter
 import lmdb
 import trio
 
+from ...errors import BanyanError, TierUnavailable
+from .lmdb_folder import DATA
 from .lmdb_open import Opened
 from .recency import ENTRY_BYTES, pack_changes
 
@@ -19,6 +23,9 @@ _GROUP_BYTES = 64 << 20
 _PIECE_BYTES = ENTRY_BYTES << 15
 _SYNC_SECONDS = 30.0
 _ROOM_TRIES = 8
+
+# the last one is what LMDB says when a write was cut short, as a disk does that gets full in its midst
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
 
 _by_key = itemgetter(0)
 
@@ -61,6 +68,7 @@ class Writer:
     """
 
     def __init__(self, opened: Opened, lock: threading.Lock, max_bytes: int) -> None:
+        self._folder = opened.folder
         self._env = opened.env
         self._objects = opened.objects
         self._records = opened.records
@@ -79,7 +87,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="banyankv-store-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin; drops what is above the bound first. Raises what LMDB raises."""
+        """Begin; drops what is above the bound first. Raises as `_transact` does."""
         self._transact(())
         self._thread.start()
 
@@ -97,7 +105,7 @@ class Writer:
         self._thread.join()
         try:
             self._transact(())
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError, BanyanError) as error:
             self._sync_error = error
         self._sync()
         return self._sync_error
@@ -138,16 +146,23 @@ class Writer:
                     # free pages there are, but not enough in one place
                     self._make_room()
             else:
-                for job in jobs:
-                    job.results = [False] * (len(job.puts) + len(job.deletes))
+                _refuse(jobs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the askers must not wait for ever
-            for job in jobs:
-                job.error = error
+            if _is_full(error):
+                _refuse(jobs)  # no failure of the store: what it has can be read
+            else:
+                for job in jobs:
+                    job.error = error
         for job in jobs:
             job.finish()
 
     def _transact(self, jobs: Sequence[Job]) -> None:
-        """Do jobs, keep the bound and write a record, all in one transaction."""
+        """Do jobs, keep the bound and write a record, all in one transaction.
+
+        Raises what LMDB raises, and `TierUnavailable` where there is no file any more.
+        """
+        if not self._folder.files.has(DATA):
+            raise TierUnavailable("its data was removed while it was open; what it held is lost")
         objects = self._objects
         changes: dict[bytes, int | None] = {}
         results: list[list[bool]] = []
@@ -231,3 +246,13 @@ class Writer:
             self._sync_error = error
         self._synced = time.monotonic()
         self._dirty = False
+
+
+def _refuse(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.results = [False] * (len(job.puts) + len(job.deletes))
+
+
+def _is_full(error: Exception) -> bool:
+    # lmdb gives the system's error by its text alone
+    return isinstance(error, lmdb.Error) and any(text in str(error) for text in _FULL)

@@ -37,6 +37,10 @@ class StoreSetAside(UserWarning):
     """A store's data could not be trusted; it was put aside and the store starts empty."""
 
 
+class StoreNotKept(UserWarning):
+    """A store was closed, and its disk did not take all of it: the next one may start with less."""
+
+
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One store: what it holds, in objects and in the bytes they take, and what it did so far."""
 
