@@ -16,6 +16,9 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NEW = ".new"
 
+FREE_ROOM = "; free room on that disk, or give the store another path"
+"""What to do where a disk is full."""
+
 
 @contextmanager
 def typed_errors(path: Path) -> Iterator[None]:
@@ -29,7 +32,7 @@ def typed_errors(path: Path) -> Iterator[None]:
         if error.errno in _NO_FOLDER:
             raise ConfigError(f"{what}; a store is a folder of its own") from error
         if error.errno in _NO_ROOM:
-            what += "; free room on that disk, or give the store another path"
+            what += FREE_ROOM
         elif error.errno in _NO_RIGHT:
             what += "; let this process write there, or give the store another path"
         raise TierUnavailable(what) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import warnings
@@ -12,13 +13,15 @@ from typing import NamedTuple
 import lmdb
 
 from ...errors import ConfigError, TierUnavailable
-from .files import typed_errors
+from .files import FREE_ROOM, typed_errors
 from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, LOCK, OBJECTS, RECORDS, Folder
 from .lmdb_pages import Damaged, look
 from .protocol import StoreSetAside
 from .recency import Pages, Recency
 
 _HEAD_ROOM = 256 << 20
+# the last one is what LMDB says when a write was cut short, as it is where a disk gets full
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
 
 
 class Opened(NamedTuple):
@@ -40,6 +43,12 @@ class Opened(NamedTuple):
             self.folder.release(clean)
 
 
+def is_full(error: lmdb.Error) -> bool:
+    """Tell whether a write failed because the disk, or what we may use of it, is full."""
+    # the system's error is there as text alone
+    return any(text in str(error) for text in _FULL)
+
+
 def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
     """Claim, check, map and load the store in `path`, which is made where there is none.
 
@@ -49,6 +58,8 @@ def open_folder(path: Path, max_bytes: int, readers: int) -> Opened:
     with typed_errors(path), ExitStack() as undo:
         folder = Folder(path)
         undo.callback(folder.release, clean=False)
+        if not folder.files.has(DATA):
+            undo.callback(folder.files.remove, DATA)
         reason = _distrust(folder)
         opened = None
         if not reason:
@@ -75,9 +86,10 @@ _CONTRADICTIONS = (_Unexplained, struct.error, lmdb.CorruptedError, lmdb.PageNot
 def _distrust(folder: Folder) -> str:
     """Say why the data must be set aside before anything is mapped; "" where it may be."""
     folder.files.has(LOCK)  # refuses what is no file: LMDB would follow a link
+    outlived_boot = folder.outlived_boot()
     if not folder.files.has(DATA):
         return ""
-    if folder.outlived_boot():
+    if outlived_boot:
         return "the machine went down while it was written"
     data = folder.files.open(DATA, os.O_RDONLY)
     try:
@@ -131,7 +143,8 @@ def _load(folder: Folder, max_bytes: int, readers: int) -> Opened:
     except (lmdb.CorruptedError, lmdb.PageNotFoundError):
         raise
     except lmdb.Error as error:
-        raise TierUnavailable(f"store {folder.path}: {error}") from error
+        advice = FREE_ROOM if is_full(error) else ""
+        raise TierUnavailable(f"store {folder.path}: {error}{advice}") from error
     return Opened(folder, env, objects, records, pages, recency, logged)
 
 

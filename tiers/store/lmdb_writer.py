@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import threading
 import time
 from collections import deque
@@ -16,16 +14,13 @@ import trio
 
 from ...errors import BanyanError, TierUnavailable
 from .lmdb_folder import DATA
-from .lmdb_open import Opened
+from .lmdb_open import Opened, is_full
 from .recency import ENTRY_BYTES, pack_changes
 
 _GROUP_BYTES = 64 << 20
 _PIECE_BYTES = ENTRY_BYTES << 15
 _SYNC_SECONDS = 30.0
 _ROOM_TRIES = 8
-
-# the last one is what LMDB says when a write was cut short, as a disk does that gets full in its midst
-_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)))
 
 _by_key = itemgetter(0)
 
@@ -148,7 +143,7 @@ class Writer:
             else:
                 _refuse(jobs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the askers must not wait for ever
-            if _is_full(error):
+            if isinstance(error, lmdb.Error) and is_full(error):
                 _refuse(jobs)  # no failure of the store: what it has can be read
             else:
                 for job in jobs:
@@ -251,8 +246,3 @@ class Writer:
 def _refuse(jobs: Sequence[Job]) -> None:
     for job in jobs:
         job.results = [False] * (len(job.puts) + len(job.deletes))
-
-
-def _is_full(error: Exception) -> bool:
-    # lmdb gives the system's error by its text alone
-    return isinstance(error, lmdb.Error) and any(text in str(error) for text in _FULL)
