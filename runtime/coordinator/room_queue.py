@@ -7,8 +7,8 @@
 
 Who waits here holds nothing that others' room depends on, but for the lease that it extends. After each
 operation the first is tried, and when it is served the next. Those whose patience is over are refused
-one by one, the earliest deadline first and of equal ones the first that came. After one that may release
-something others get a moment to run: what it gives back serves the next.
+one by one, the earliest deadline first and of equal ones the first that came. Who was served or refused
+gets a moment to run before the next is refused: what it gives back may serve the next.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class RoomQueue:
     def __init__(self, alarm: Callable[[float], None]) -> None:
         self._alarm = alarm
         self._armed = inf
+        self._served = False
         self._number = 0
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self.waiting: OrderedDict[Waiter, int] = OrderedDict()
@@ -78,12 +79,13 @@ class RoomQueue:
             if not await first.try_again():
                 return
             self.leave(first)
+            self._served = True
 
     async def refuse_late(self) -> None:
         """Refuse those whose patience is over, as far as that can give no room to the next."""
         self._armed = inf
         for _ in range(_REFUSALS):
-            if self._next_deadline() > trio.current_time():
+            if self._served or self._next_deadline() > trio.current_time():
                 break
             _, _, waiter = heappop(self._deadlines)
             first = next(iter(self.waiting)) is waiter
@@ -92,6 +94,7 @@ class RoomQueue:
                 break
             if first:
                 await self.serve()
+        self._served = False
         self._arm(self._next_deadline())
 
     def _next_deadline(self) -> float:
