@@ -36,7 +36,7 @@ from .stats import Counters
 from .transfers import Operation, Transfers
 
 if TYPE_CHECKING:
-    from .storing import Storing
+    from .prefetching import Prefetching
 
 _ITS_TURN_WILL_COME = Lack(coming=True)
 
@@ -56,7 +56,7 @@ class Acquiring:
         planner: Planner,
         claiming: Claiming,
         transfers: Transfers,
-        storing: Storing,
+        prefetching: Prefetching,
         book: LeaseBook,
         counters: Counters,
         report: Reporter,
@@ -69,7 +69,7 @@ class Acquiring:
         self.planner = planner
         self.claiming = claiming
         self.transfers = transfers
-        self.storing = storing
+        self.prefetching = prefetching
         self.book = book
         self.patience = patience
         self.lower = parts.l2 is not None
@@ -153,7 +153,7 @@ class AcquireFlight(Flight):
                 await self._look(boundary, lacking)
             if not self.searched and by.worth_a_search(msg, boundary):
                 await by.book.give_back(record)
-                self._wait_for(await by.storing.find(self, boundary, record.full))
+                self._wait_for(await by.prefetching.find(self, boundary, record.full))
                 return None
             if lacking:
                 lack = await self._bring(record, lacking)

@@ -10,8 +10,8 @@ from ...tiers import messages as t
 from ...tiers.store import messages as s
 from .. import messages as m
 from .parts import Parts
+from .prefetching import Prefetching
 from .room import Room
-from .storing import Storing
 from .transfers import DIRECTIONS, Transfers
 
 
@@ -121,7 +121,7 @@ def count_totals(
 
 
 async def gather_stats(
-    totals: Totals, parts: Parts, counters: Counters, transfers: Transfers, storing: Storing
+    totals: Totals, parts: Parts, counters: Counters, transfers: Transfers, prefetching: Prefetching
 ) -> CacheStats:
     """Put the report together; used inside an operation of the cache actor."""
     pools: dict[str, tuple[t.PoolUsage, ...]] = {}
@@ -134,7 +134,7 @@ async def gather_stats(
         published=counters.published,
         components=totals.components,
         moved_bytes=dict(totals.moved),
-        prefetches=dict(storing.prefetches),
+        prefetches=dict(prefetching.outcomes),
         skipped_backups=transfers.skipped_backups,
         nodes=await parts.tree.ask(Count()),
         leases=totals.leases,

@@ -23,17 +23,19 @@ from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
 from .facts import PublishDone
 from .flights import Flight
+from .grafting import Grafting
 from .inspection import Inspection, gather
 from .lease_book import LeaseBook
 from .parts import Parts
 from .planning import Planner, Verdict
+from .prefetching import Prefetching
 from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
 from .room_queue import RoomQueue
+from .saving import Saving
 from .splitting import Splitter
 from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
-from .storing import Storing
 from .transfers import Transfers
 
 _MOMENT = 3
@@ -72,13 +74,13 @@ class UnifiedRadixCache(Coordinator):
         self._planner = Planner(parts)
         self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
-        self._storing = Storing(
+        self._saving = Saving(parts, self._room.due, self._transfers, endpoints)
+        self._prefetching = Prefetching(
             parts=parts,
             room=self._room,
             transfers=self._transfers,
-            splitter=self._splitter,
+            grafting=Grafting(parts, self._room, self._splitter),
             endpoints=endpoints,
-            page_bytes=page_bytes,
             report=self._report,
         )
         self._counters = Counters()
@@ -92,7 +94,7 @@ class UnifiedRadixCache(Coordinator):
             planner=self._planner,
             claiming=self._claiming,
             transfers=self._transfers,
-            storing=self._storing,
+            prefetching=self._prefetching,
             book=self._leases,
             counters=self._counters,
             report=self._report,
@@ -307,7 +309,7 @@ class UnifiedRadixCache(Coordinator):
         if self._dirty and not self._transfers.busy("backup"):
             await self._transfers.backup()
         if self._unsaved and not self._transfers.busy("save"):
-            await self._storing.save()
+            await self._saving.save()
 
     @handles(m.Cooled)
     async def cooled(self, msg: m.Cooled) -> None:
@@ -322,17 +324,17 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Found)
     async def found(self, msg: m.Found) -> None:
         """Fetch what the store has, or go on without it."""
-        await self._storing.found(msg)
+        await self._prefetching.found(msg)
 
     @handles(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
         """Take what arrived from the store."""
-        await self._storing.fetched(msg)
+        await self._prefetching.fetched(msg)
 
     @handles(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
-        await self._storing.saved(msg)
+        await self._saving.saved(msg)
 
     # -- looking and cleaning ---------------------------------------------------------------------------
 
@@ -377,10 +379,10 @@ class UnifiedRadixCache(Coordinator):
     async def stats(self, msg: m.Stats) -> CacheStats:
         """Answer counters and usage."""
         return await gather_stats(
-            self.totals(), self._parts, self._counters, self._transfers, self._storing
+            self.totals(), self._parts, self._counters, self._transfers, self._prefetching
         )
 
     @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Answer all bookkeeping at this moment."""
-        return await gather(self._parts, tuple(self._leases.values()), self._storing.staged())
+        return await gather(self._parts, tuple(self._leases.values()), self._prefetching.staged())

@@ -1,0 +1,103 @@
+"""Saving: write to the store what was backed up.
+
+    due --> marked and named --> hashed, probed, written --> over
+
+An object is one chunk of one component. A chunk belongs to the node in whose range it ends; a window
+is saved as far back as the chunk's own boundary needs it, a snapshot where it stands on a chunk's end.
+"""
+
+from __future__ import annotations
+
+from ...components import messages as c
+from ...components.move_messages import Read
+from ...spec import Tier
+from ...telemetry.logs import warn_store_takes_nothing
+from ...tiers import messages as t
+from .. import messages as m
+from .due import Due
+from .endpoints import Endpoints
+from .parts import Part, Parts
+from .transfers import Transfers
+
+_BATCH_NODES = 16
+"""Nodes that one pass over the unsaved takes."""
+
+_SILENT_SAVES = 8
+"""Saves in a row of which the store took nothing before that is said."""
+
+
+class Saving:
+    """Plan and settle saves; used inside the cache actor's operations only."""
+
+    def __init__(self, parts: Parts, due: Due, transfers: Transfers, endpoints: Endpoints) -> None:
+        self._parts = parts
+        self._due = due
+        self._transfers = transfers
+        self._endpoints = endpoints
+        self._lost_saves = 0
+
+    async def save(self) -> None:
+        """Start to write to the store the chunks that end in nodes newly on L2."""
+        batch = list(self._due.unsaved)[:_BATCH_NODES]
+        for node in batch:
+            del self._due.unsaved[node]
+            await self._save_node(node)
+
+    async def _save_node(self, node: int) -> None:
+        span = await self._parts.tree.ask(c.Span(node))
+        if span is None:
+            return
+        chunk = self._parts.chunk
+        path = await self._parts.tree.ask(c.Ancestry(node))
+        start = path.ends[-2] if len(path.ends) > 1 else 0
+        ends = range((start // chunk + 1) * chunk, span.end + 1, chunk)
+        if not ends:
+            return
+        operation = self._transfers.begin("save", Tier.L2)
+        items: list[t.StoreItem] = []
+        for end in ends:
+            for part in self._parts.all:
+                item = await self._item(operation.id, part, node, end)
+                if item is not None:
+                    items.append(item)
+                elif part.base:
+                    break  # without FULL nobody could reuse the chunk
+        if not items:
+            await self._transfers.settle(operation, ok=True)
+            operation.over()
+            return
+        operation.nodes = (node,)
+        operation.moved = sum(map(self._endpoints.bytes, items))
+        await self._parts.below.ask(
+            m.Save(operation.id, span.namespace, span.base, span.chain, span.tokens, tuple(items))
+        )
+
+    async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
+        """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
+        first = end - self._parts.chunk
+        found = await part.ref.ask(Read(op, node, first, end))
+        if not found.pages:
+            return None
+        if not part.snapshot:
+            need = part.rule.need(end)
+            if (
+                not need
+                or found.start > max(first, need[0][0]) // self._parts.page * self._parts.page
+            ):
+                return None
+        return t.StoreItem(part.name, b"", found.start, end, found.pages)
+
+    async def saved(self, msg: m.Saved) -> None:
+        """Settle a save, and keep the chain hash so that the next one need not start at the root."""
+        operation = self._transfers.operations[msg.op]
+        await self._transfers.settle(operation, ok=True)
+        self._transfers.moved_bytes["l2_l3"] += msg.stored
+        if msg.stored:
+            self._lost_saves = 0
+        elif msg.lost is not None:
+            self._lost_saves += 1
+            if self._lost_saves == _SILENT_SAVES:
+                warn_store_takes_nothing(self._lost_saves, msg.lost.value)
+        if msg.chain:
+            await self._parts.tree.ask(c.Chained(operation.nodes[-1], msg.at, msg.chain))
+        operation.over()
