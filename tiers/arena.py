@@ -32,8 +32,8 @@ class HostArena:
 
     With `pin` the mapping is registered with CUDA: torch's own pinned allocator rounds sizes up to
     powers of two. `close` unregisters it; the memory goes when the last view of it has gone.
-    Raises `ConfigError` when a page does not fit a slab or the reserves do not fit the arena, and
-    `TierUnavailable` when memory cannot be had.
+    Raises `ConfigError` when a page does not fit a slab, the reserves do not fit the arena, or there is
+    no memory for it, and `TierUnavailable` when CUDA does not register it.
     """
 
     def __init__(
@@ -73,8 +73,11 @@ class HostArena:
             self._memory: mmap.mmap | None = mmap.mmap(
                 -1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             )
-        except (OSError, OverflowError) as error:
-            raise TierUnavailable(f"L2: cannot map {self.nbytes} bytes: {error}") from error
+        except (OSError, OverflowError, ValueError) as error:
+            raise ConfigError(
+                f"L2: this machine has no room for {self.nbytes:,} bytes ({error}); lower the pages "
+                f"in l2"
+            ) from error
         self._pinned = False
         self._rows = {name: self._map(layout) for name, layout in self.layouts.items()}
         self._pages = {name: self._map_pages(layout) for name, layout in self.layouts.items()}
@@ -227,7 +230,7 @@ def pages_per_slab(slab_bytes: int, page_bytes: int) -> int:
 
 
 def _cudart() -> Any:
-    """Answer torch's CUDA runtime, which it does not annotate."""
+    """Return torch's CUDA runtime, which it does not annotate."""
     import torch
 
     return torch.cuda.cudart()  # pyright: ignore[reportUnknownVariableType]

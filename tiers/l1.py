@@ -48,7 +48,7 @@ class L1Tier(PageTier):
     def copy_state(self, msg: CopyState) -> int:
         """Copy pages within a pool: done on return on the CPU, enqueued on a device.
 
-        Answers the fence behind the copy: until it has passed, the source must not be overwritten.
+        Returns the fence behind the copy: until it has passed, the source must not be overwritten.
         """
         self._pools[msg.component]  # refuses an unknown one
         self._copy(msg.component, msg.source, msg.target, msg.stream)

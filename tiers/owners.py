@@ -25,9 +25,8 @@ class Owners:
     def __init__(self, capacity: int) -> None:
         self._bytes = bytearray(capacity * PAGE_ID_BYTES)
         self._marks = np.frombuffer(self._bytes, dtype="<i4")
-        places = np.arange(_OWNED + 1, _OWNED + 1 + capacity, dtype="<i4")
-        self._places = places
-        self._run = (places - (_OWNED + 1)).tobytes()
+        self._run = np.arange(capacity, dtype="<i4").tobytes()
+        self._places = np.frombuffer(self._run, dtype="<i4")
 
     def add(self, pages: PageList) -> None:
         """Mark pages that have no owner; they must be ids of the pool, each once."""

@@ -16,6 +16,8 @@ from .layout import PageLayout, page_layouts
 if TYPE_CHECKING:
     import torch
 
+_DEVICES = ("cpu", "cuda")
+
 Rows = npt.NDArray[np.void]
 """One part of every page, a fixed-size blob per page id: rows may be strided."""
 
@@ -29,8 +31,8 @@ class DevicePools:
     part, in order); they stay the engine's, and must outlive the pools. `pages` counts pages (slots)
     of the components that are not lent.
 
-    Raises `ConfigError` for a component without pages, an unknown one, or a lent tensor that does
-    not fit; the message says which and why.
+    Raises `ConfigError` for a component without pages, an unknown one, a lent tensor that does not
+    fit, a device that is not there, or one without room; the message says which and why.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class DevicePools:
 
         lent = lent or {}
         self.model = model
-        self.device = torch.device(device)
+        self.device = _device(device)
         self.layouts = page_layouts(model)
         for name in {*pages, *lent} - self.layouts.keys():
             raise ConfigError(f"L1: model {model.name!r} has no component {name!r}")
@@ -59,14 +61,7 @@ class DevicePools:
             else:
                 if pages.get(name, 0) < 1:
                     raise ConfigError(f"L1: give component {name!r} at least one page")
-                parts = [
-                    torch.empty(
-                        (pages[name], *part.shape),
-                        dtype=getattr(torch, part.dtype),
-                        device=self.device,
-                    )
-                    for part in layout.parts
-                ]
+                parts = _make(layout, pages[name], self.device)
             self._parts[name] = parts
             self.capacity[name] = parts[0].shape[0]
         self._raw = {
@@ -101,6 +96,36 @@ class DevicePools:
             raw.numpy().view(np.dtype((np.void, raw.shape[1]))).reshape(-1)
             for raw in self._raw[component]
         ]
+
+
+def _device(name: str | torch.device) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(name)
+        if device.type in _DEVICES:
+            torch.empty(1, device=device)
+            return device
+        reason = f"L1 can be on {' or '.join(_DEVICES)}"
+    except (RuntimeError, TypeError, AssertionError) as error:
+        # the rest is for authors of torch
+        reason = str(error).partition("\n")[0].partition(", but expected")[0]
+    raise ConfigError(f"device {str(name)!r} cannot be used: {reason:.200}; 'cpu' always can")
+
+
+def _make(layout: PageLayout, pages: int, device: torch.device) -> list[torch.Tensor]:
+    import torch
+
+    try:
+        return [
+            torch.empty((pages, *part.shape), dtype=getattr(torch, part.dtype), device=device)
+            for part in layout.parts
+        ]
+    except (RuntimeError, TypeError, MemoryError) as error:
+        raise ConfigError(
+            f"L1: {device} has no room for {pages * layout.page_bytes:,} bytes, {pages:,} pages of "
+            f"{layout.component!r}; lower l1[{layout.component!r}]"
+        ) from error
 
 
 def _check_lent(layout: PageLayout, tensors: list[torch.Tensor], device: torch.device) -> None:

@@ -47,6 +47,22 @@ class TestDevicePools:
         ]
         assert pools.capacity == PAGES
 
+    @pytest.mark.parametrize("device", ["", "nowhere", "meta", "cuda:99", None])
+    def test_refuses_a_device_that_is_not_there(self, make_model: MakeModel, device: Any) -> None:
+        with pytest.raises(ConfigError, match=f"device '{device}' cannot be used: .*; 'cpu'"):
+            DevicePools(make_model(), PAGES, device)
+
+    @pytest.mark.parametrize("pages", [10**13, 10**18, 10**30])
+    def test_says_what_to_lower_where_there_is_no_room(
+        self, make_model: MakeModel, pages: int
+    ) -> None:
+        with pytest.raises(ConfigError, match=r"no room for [\d,]+ bytes, .*; lower l1\['full'\]"):
+            DevicePools(make_model(), {**PAGES, "full": pages})
+        with pytest.raises(
+            ConfigError, match=r"no room for [\d,]+ bytes .*; lower the pages in l2"
+        ):
+            HostArena.for_pages(make_model(), {**PAGES, "full": pages})
+
     def test_bytes_are_views_of_the_tensors(self, make_model: MakeModel) -> None:
         pools = DevicePools(make_model(), PAGES)
         pools.layer("full", 1).zero_()
@@ -112,9 +128,11 @@ class TestDevicePools:
         with pytest.raises(ConfigError, match=message):
             DevicePools(make_model(), pages)
 
+    @pytest.mark.cuda
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     def test_pools_elsewhere_have_no_rows(self, make_model: MakeModel) -> None:
         with pytest.raises(ConfigError, match="no rows for the CPU"):
-            DevicePools(make_model(), PAGES, "meta").rows("full")
+            DevicePools(make_model(), PAGES, "cuda").rows("full")
 
 
 class TestHostArena:

@@ -67,7 +67,7 @@ class _Call:
 
 
 class StoreTier(Leaf):
-    """Answers `Probe`, `Fetch`, `Save` and `ReadStoreTier`; the store stays its maker's to close.
+    """Serve `Probe`, `Fetch`, `Save` and `ReadStoreTier`; the store stays its maker's to close.
 
     Each of the first three is a task of its own; at most `calls` of them are at the store at once,
     and each has `timeout` seconds. What comes in time is answered as done, the rest as `TIMEOUT`;
