@@ -114,7 +114,7 @@ def test_a_torn_line_is_named_and_lines_behind_the_limit_are_not_read(tmp_path):
         (b'[\n{"task_id": 1,\n]', ":3: "),
         (b'[\n{"task_id": 1, "trial": 0}]', ":2: Object missing required field `traj`"),
         (b"\x1f\x8b\x08\x00broken", "not a whole gzip file"),
-        (gzip.compress(b'{"hash_ids": []}' * 99)[:40], "not a whole gzip file"),
+        (gzip.compress(b'{"hash_ids": []}' * 99, mtime=0)[:40], "not a whole gzip file"),
         (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "not a whole gzip file"),
         (b'{"hash_ids": ' + b"[" * 99_999, ":1: nested too deeply"),
         (b'{"hash_ids": [0], "input_length": 5}\n{"x": ' + b"[" * 99_999, ":2: nested too deeply"),
