@@ -57,6 +57,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     def _resident(self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int) -> bool:
         """Say whether all that a good boundary needs is present on L1."""
 
+    @handles(m.Claim)
     @abstractmethod
     def claim(self, msg: m.Claim) -> m.Claimed:
         """Find the deepest good boundary; lock it where that is the end of a node."""
