@@ -153,4 +153,9 @@ def _stream(seed: int, number: int, length: int) -> Tokens:
 
 def _streams(seed: int, length: int) -> Callable[[int], Tokens]:
     """Give streams by number; a few are kept, so that memory does not grow with the workload."""
-    return functools.lru_cache(_KEPT)(lambda number: _stream(seed, number, length))
+
+    @functools.lru_cache(_KEPT)
+    def stream(number: int) -> Tokens:
+        return _stream(seed, number, length)
+
+    return stream
