@@ -1,96 +1,79 @@
-"""What stands around a cache in a test: a thread of its own, and a gate before its copies."""
+"""What stands around a cache in a test: a gate before its copies, and a world without threads."""
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import trio
 from banyankv import TierUnavailable
-
-T = TypeVar("T")
+from banyankv.testing import seeded_scheduler
 
 
 class Gate:
     """Stands before the copy engine: lets batches through, holds them, or makes them fail."""
 
     def __init__(self) -> None:
-        self._open = trio.Event()
-        self._open.set()
+        self.stalled = False
+        """Whether copies are held."""
         self.failing = 0
         self.failed = 0
-        self.waiting = 0
+        self._held: list[trio.Event] = []
 
     @property
-    def stalled(self) -> bool:
-        """Whether copies are held."""
-        return not self._open.is_set()
+    def waiting(self) -> int:
+        """How many batches are held."""
+        return len(self._held)
 
     def stall(self) -> None:
         """Hold every copy that has not started."""
-        if self._open.is_set():
-            self._open = trio.Event()
+        self.stalled = True
+
+    def let_one_go(self, index: int, *, ok: bool) -> None:
+        """Let one batch go that is held, in whatever order, or make it fail."""
+        if not ok:
+            self.failing += 1
+        self._held.pop(index % len(self._held)).set()
 
     def let_go(self) -> None:
         """Let all copies go."""
-        self._open.set()
+        self.stalled = False
+        for event in self._held:
+            event.set()
+        self._held.clear()
 
     async def __call__(self, *_: object) -> None:
-        self.waiting += 1
-        try:
-            await self._open.wait()
-        finally:
-            self.waiting -= 1
+        if self.stalled:
+            event = trio.Event()
+            self._held.append(event)
+            try:
+                await event.wait()
+            finally:
+                if event in self._held:
+                    self._held.remove(event)
         if self.failing:
             self.failing -= 1
             self.failed += 1
             raise TierUnavailable("the test lets this copy fail")
 
 
-class TrioThread:
-    """Runs one async main in a thread; `call` runs functions in it and brings back what they raise."""
+async def _at_once(work: Callable[..., Any], *args: Any, **_: object) -> Any:
+    await trio.lowlevel.checkpoint()
+    return work(*args)
 
-    def __init__(self, main: Callable[[Callable[[Any], None]], Awaitable[None]]) -> None:
-        self._ready = threading.Event()
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._thread = threading.Thread(target=self._run, args=(main,), daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            raise self._error
 
-    def _run(self, main: Callable[[Callable[[Any], None]], Awaitable[None]]) -> None:
-        async def run() -> None:
-            self._token = trio.lowlevel.current_trio_token()
-            await main(self._started)
+@contextmanager
+def simulated(seed: int, chunk: int) -> Iterator[None]:
+    """Make a history repeatable: no threads, no look at the real clock, tasks in an order by `seed`.
 
-        try:
-            trio.run(run)
-        except BaseException as error:  # noqa: BLE001 - raised again by `join`
-            self._error = error
-        finally:
-            self._ready.set()
-
-    def _started(self, value: Any) -> None:
-        self._value = value
-        self._ready.set()
-
-    @property
-    def value(self) -> Any:
-        """What main handed over when it had started."""
-        return self._value
-
-    def call(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async function in the thread and wait for it."""
-        bound = functools.partial(function, *args, **kwargs)
-        return trio.from_thread.run(bound, trio_token=self._token)
-
-    def join(self) -> None:
-        """Wait for the end of main; raise what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+    Callers yield at every call or never; objects of the store hold `chunk` tokens.
+    """
+    with (
+        seeded_scheduler(seed),
+        mock.patch("trio.to_thread.run_sync", _at_once),
+        mock.patch("banyankv.runtime.assembly.chunk_tokens", return_value=chunk),
+        mock.patch("banyankv.runtime.port._BREATH", -1.0 if seed % 2 else 1e9),
+    ):
+        yield

@@ -18,21 +18,39 @@ from banyankv import (
     SnapshotSpec,
     StateTensor,
 )
+from banyankv.components.contract import Ranges, TreeComponent
 from numpy.typing import NDArray
 
-from .reference import Rules, ceil, floor
+from .reference import SINK, Rules, ceil, floor
 
 MARK = 8
 """Bytes of a token in a paged component, and of a state: one fingerprint."""
 
 
+class SinkComponent(TreeComponent):
+    """Need the first tokens and the last `window`, as attention sinks do: a rule of a user."""
+
+    def need(self, boundary: int) -> Ranges:
+        start = boundary - self.window
+        return ((0, boundary),) if start <= SINK else ((0, SINK), (start, boundary))
+
+
+RULES = {"sink": SinkComponent}
+
+
 def dispatch_mode() -> str:
-    """Which dispatch this run is about (CI runs the suite once with each)."""
-    return os.environ.get("BANYANKV_DISPATCH", "direct")
+    """Which dispatch this run is about (CI runs the suite once with each); empty for either."""
+    return os.environ.get("BANYANKV_DISPATCH", "")
 
 
 def model_of(
-    page: int, *, window: int = 0, chunk: int = 0, states: bool = False, name: str = "referee"
+    page: int,
+    *,
+    window: int = 0,
+    chunk: int = 0,
+    sink: int = 0,
+    states: bool = False,
+    name: str = "referee",
 ) -> ModelSpec:
     """A model of the wanted components, each with one 8-byte fingerprint a token or a state."""
     parts: list[PagedSpec | SnapshotSpec] = [PagedSpec(name="full", head_dim=4, tensors=1)]
@@ -40,13 +58,18 @@ def model_of(
         parts.append(PagedSpec(name="swa", rule="swa", window=window, head_dim=4, tensors=1))
     if chunk:
         parts.append(PagedSpec(name="chunked", rule="chunked", window=chunk, head_dim=4, tensors=1))
+    if sink:
+        parts.append(PagedSpec(name="sink", rule="sink", window=sink, head_dim=4, tensors=1))
     if states:
         parts.append(SnapshotSpec(states=(StateTensor("s", (1,), "float64"),)))
     return ModelSpec(name=name, page_size=page, components=tuple(parts))
 
 
 def config_of(
-    model: ModelSpec, l1: int | dict[str, int], l2: int | dict[str, int] | None = None
+    model: ModelSpec,
+    l1: int | dict[str, int],
+    l2: int | dict[str, int] | None = None,
+    dispatch: str = "",
 ) -> CacheConfig:
     """A configuration; one number gives every component that many pages (or slots)."""
 
@@ -56,7 +79,11 @@ def config_of(
         return {c.name: pages for c in model.components}
 
     return CacheConfig(
-        model=model, l1=each(l1), l2=None if l2 is None else each(l2), dispatch=dispatch_mode()
+        model=model,
+        l1=each(l1),
+        l2=None if l2 is None else each(l2),
+        dispatch=dispatch or dispatch_mode() or "direct",
+        prefetch_threshold=1,
     )
 
 
@@ -90,6 +117,8 @@ class Turn:
         self.model = cache.config.model
         self.rules = Rules(self.model)
         self.computed = lease.length
+        self.busy = False
+        """Whether an extend waits for room."""
         self.snapshots: dict[int, dict[str, int]] = {}
         """Position -> slot per snapshot component, of copies that are not yet published."""
 
@@ -112,6 +141,7 @@ class Turn:
             start = self.lease.start(component)
             for at in range(self.computed, extent):
                 row = rows[table[(at - start) // self.rules.page]]
+                assert table[(at - start) // self.rules.page] >= 0, "own pages have no gaps"
                 within = at % self.rules.page * MARK
                 row[within : within + MARK] = np.frombuffer(self._mark(component, at + 1), np.uint8)
         self.computed = extent
@@ -123,6 +153,10 @@ class Turn:
     async def extend(self, count: int, deadline: float | None = None, keep: bool = False) -> None:
         """Make room for `count` tokens and compute them; `keep` snapshots the state where it may."""
         await self.lease.extend(count, deadline=deadline)
+        await self.computed_room(keep)
+
+    async def computed_room(self, keep: bool) -> None:
+        """Compute what there is room for; `keep` snapshots the state where it may."""
         self.compute()
         at = self.computed
         if keep and at % self.rules.page == 0 and at > self.lease.published:
@@ -134,6 +168,17 @@ class Turn:
             slot = await self.lease.snapshot(component, at=self.computed)
             if slot is not None:
                 self.snapshots.setdefault(self.computed, {})[component] = slot
+
+    async def speculate(self, drafts: Sequence[int], told: bool, accepted: int) -> None:
+        """Make room for drafts, perhaps tell their ids, accept some of them and reject the others."""
+        if told:
+            self.lease.append(list(drafts))
+        await self.lease.extend(len(drafts), deadline=0.0)
+        if not told:
+            self.lease.append(list(drafts[:accepted]))
+        self.tokens += drafts[:accepted]
+        self.compute()
+        await self.lease.trim(len(drafts) - accepted)
 
     async def publish(self, upto: int | None = None) -> int:
         """Publish, and forget the snapshots that went over."""
@@ -151,7 +196,10 @@ class Turn:
                 start // self.rules.page
             ):
                 raise WrongBytes(f"{component}: {len(table)} pages from {start}")
+            gaps = self.rules.gaps(component, self.lease.length)
             for at in range(start, self.computed):
+                if floor(at, self.rules.page) + self.rules.page in gaps:
+                    continue  # no range of the reused boundary needs this page: the table has a mark
                 within = at % self.rules.page * MARK
                 got = rows[table[(at - start) // self.rules.page]][within : within + MARK].tobytes()
                 if got != self._mark(component, at + 1):

@@ -7,102 +7,262 @@ after every step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
 import trio.testing
-from banyankv import Cache, CacheConfig, Lease, Namespace, NoCapacity, Tier, open_cache
+from banyankv import (
+    Cache,
+    CacheConfig,
+    DeadlineExceeded,
+    Lease,
+    Namespace,
+    NoCapacity,
+    Tier,
+    open_cache,
+)
 
 from .driving import Gate
 from .engine import Turn
 from .judging import Judge
 from .reference import Flat, Key, len_of
+from .shop import Shop
 
 NOBODY = Namespace()
 
 
 @dataclass
 class Waiting:
-    """A request that has not been answered yet."""
+    """A request that has not been answered yet, or not been looked at since."""
 
-    what: str
     scope: trio.CancelScope
+    namespace: Namespace
+    tokens: tuple[int, ...]
+    changes: int
+    """Steps that had changed something when it was asked."""
+    deadline: float = math.inf
+    turn: Turn | None = None
+    """Whose extend this is; None for an acquire."""
+    count: int = 0
+    keep: bool = False
+    leaves: bool = False
+    """Whether its owner gives everything back at once where it is refused."""
+    before: Flat | None = None
+    free: dict[str, int] = field(default_factory=dict[str, int])
     lease: Lease | None = None
     error: Exception | None = None
     over: bool = False
-    namespace: Namespace = field(default_factory=Namespace)
-    tokens: tuple[int, ...] = ()
 
 
 class Bench(Judge):
     """A cache, its turns in hand, and the verbs that are judged."""
 
-    def __init__(self, cache: Cache, gate: Gate, nursery: trio.Nursery) -> None:
-        super().__init__(cache)
+    def __init__(
+        self, cache: Cache, gate: Gate, nursery: trio.Nursery, shop: Shop | None = None
+    ) -> None:
+        super().__init__(cache, shop)
         self.gate = gate
         self.nursery = nursery
         self.pending: list[Waiting] = []
-        self.end = trio.Event()
+        self.changes = 0
+        self.refused: list[Waiting] = []
+        """Extends that waited and were refused since the last step began, in this order."""
+        self.rest_room = 0
+        """Tokens that L2 had room for when the last request was asked."""
+
+    @property
+    def held(self) -> bool:
+        """Whether copies or the store are held back: not everything comes to rest."""
+        return self.gate.stalled or (self.shop is not None and self.shop.held)
+
+    async def rest(self) -> None:
+        """Let everything come to rest that can. Where the clock stands still, it is moved for what
+        waits for it, such as a store that hangs."""
+        await trio.testing.wait_all_tasks_blocked()
+        if self.held:
+            return
+        clock = trio.lowlevel.current_clock()
+        settling = Waiting(trio.CancelScope(), Namespace(), (), 0)
+        self.nursery.start_soon(self._settle, settling)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(60):
+            if settling.over or not isinstance(clock, trio.testing.MockClock):
+                break
+            clock.jump(1.0)
+            await trio.testing.wait_all_tasks_blocked()
+        while not settling.over:
+            assert not isinstance(clock, trio.testing.MockClock), "the cache does not settle"
+            await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def _settle(self, settling: Waiting) -> None:
+        await self.cache.settle()
+        settling.over = True
 
     async def settled(self) -> Flat:
         """Let everything come to rest that can, then hold all invariants against the cache."""
-        if self.gate.stalled:
-            await trio.testing.wait_all_tasks_blocked()
-        else:
-            await self.cache.settle()
-            await trio.testing.wait_all_tasks_blocked()
+        await self.rest()
         await self.collect()
         self.waiting = len(self.pending)
-        return await self.judge_moment(at_rest=not (self.gate.stalled or self.gate.failed))
+        at_rest = not (self.held or self.gate.failed or self.waiting)
+        flat = await self.judge_moment(at_rest=at_rest)
+        if at_rest and self.shop and not self.shop.harmed:
+            await self._saved(flat)
+        return flat
+
+    async def _saved(self, flat: Flat) -> None:
+        stats = await self.cache.stats()
+        if not stats.skipped_backups and not any(part.evicted_l2 for part in stats.components):
+            assert self.shop is not None
+            lacking = self.shop.unsaved(self.rules, flat)
+            assert not lacking, f"the store lacks what L2 has: {lacking}"
 
     async def _adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
         turn = Turn(self.cache, lease, namespace, tokens)
         self.turns.append(turn)
         self.cover(await self.look(), turn)
+        turn.verify()
         return turn
 
     async def collect(self) -> None:
         """Take in the requests that have been answered."""
         for request in [r for r in self.pending if r.over]:
             self.pending.remove(request)
-            if request.error is not None:
-                raise AssertionError(f"{request.what} failed") from request.error
-            if request.lease is not None:
-                await self._adopt(request.lease, request.namespace, request.tokens)
+            await self._take(request)
 
-    async def acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
-        """Ask for a lease in the background; judge the answer, or leave it waiting (None)."""
-        query = tuple(tokens)
-        before = await self.look()
-        free = await self.room()
-        await self.judge_peek(before, namespace, query)
-        request = Waiting("acquire", trio.CancelScope(), namespace=namespace, tokens=query)
-        self.nursery.start_soon(self._acquire, request)
-        await trio.testing.wait_all_tasks_blocked()
-        if not self.gate.stalled:
-            await self.cache.settle()
-            await trio.testing.wait_all_tasks_blocked()
-        if not request.over:
-            self.pending.append(request)
+    async def _take(self, request: Waiting) -> Turn | None:
+        """Take in one request: what it has got is judged where nothing else has happened meanwhile."""
+        if request.turn is not None:
+            return await self._take_room(request)
+        if isinstance(request.error, DeadlineExceeded):
+            assert trio.current_time() >= request.deadline
+        elif request.error is not None:
+            raise AssertionError(f"acquire of {request.tokens} failed") from request.error
+        if request.lease is None:
             return None
-        if request.error is not None:
-            raise request.error
-        assert request.lease is not None
-        turn = await self._adopt(request.lease, namespace, query)
-        self.judge_length(before, free, turn, host=True)
+        turn = await self._adopt(request.lease, request.namespace, request.tokens)
+        calm = not (self.held or self.gate.failed or self.pending)
+        if request.before is not None and calm and request.changes == self.changes:
+            self.judge_length(request.before, request.free, turn, host=True)
+            self._judge_store(request.before, request.free, turn)
         return turn
 
-    async def _acquire(self, request: Waiting) -> None:
+    async def _take_room(self, request: Waiting) -> Turn | None:
+        turn = request.turn
+        assert turn is not None
+        turn.busy = False
+        if request.scope.cancelled_caught:
+            return turn
+        if request.error is None:
+            await turn.computed_room(request.keep)
+        elif not isinstance(request.error, NoCapacity):
+            raise AssertionError(f"extend of {turn.lease} failed") from request.error
+        elif request.leaves:
+            self.turns.remove(turn)
+            del self.covers[id(turn)]
+            return None
+        return turn
+
+    def _judge_store(self, before: Flat, free: dict[str, int], turn: Turn) -> None:
+        """An honest store lifts the hit as far as it can, where L1 and L2 have room for that."""
+        shop, tokens = self.shop, tuple(turn.tokens)
+        if shop is None or shop.harmed or self.rest_room < 2 * len(tokens):
+            return
+        full = self.referee.full_extent(before, turn.namespace, tokens)
+        end = shop.endpoint(self.rules, full, turn.namespace, tokens)
+        if end > turn.lease.length:
+            self.judge_room(before, free, Key(turn.namespace, tokens[:end]), turn.lease.length)
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    async def ask(
+        self, namespace: Namespace, tokens: Sequence[int], deadline: float | None = None
+    ) -> Waiting:
+        """Begin an acquire in a task of its own."""
+        query = tuple(tokens)
+        before, free = await self.look(), await self.room()
+        request = Waiting(
+            trio.CancelScope(), namespace, query, self.changes, before=before, free=free
+        )
+        if deadline is not None:
+            request.deadline = trio.current_time() + deadline
+        if self.config.l2:
+            usage = (await self.cache.stats()).pools["l2"]
+            self.rest_room = min(pool.free for pool in usage) * self.rules.page
+        self.nursery.start_soon(self._acquire, request, deadline)
+        return request
+
+    async def _acquire(self, request: Waiting, deadline: float | None) -> None:
         with request.scope:
             try:
                 request.lease = await self.cache.acquire(
-                    list(request.tokens), namespace=request.namespace
+                    list(request.tokens), namespace=request.namespace, deadline=deadline
                 )
             except Exception as error:  # noqa: BLE001 - handed to the step that looks at this request
                 request.error = error
         request.over = True
+
+    async def acquire(
+        self, namespace: Namespace, tokens: Sequence[int], deadline: float | None = None
+    ) -> Turn | None:
+        """Ask for a lease in the background; judge the answer, or leave it waiting (None)."""
+        await self.judge_peek(await self.look(), namespace, tuple(tokens))
+        return await self.answered(await self.ask(namespace, tokens, deadline))
+
+    async def answered(self, request: Waiting) -> Turn | None:
+        """Let everything come to rest, and take in a request that is answered then."""
+        await self.rest()
+        if request.over:
+            return await self._take(request)
+        self.pending.append(request)
+        return None
+
+    def ask_room(
+        self, turn: Turn, count: int, deadline: float, keep: bool, leaves: bool
+    ) -> Waiting:
+        """Begin an extend in a task of its own."""
+        request = Waiting(
+            trio.CancelScope(),
+            turn.namespace,
+            (),
+            self.changes,
+            deadline=trio.current_time() + deadline,
+            turn=turn,
+            count=count,
+            keep=keep,
+            leaves=leaves,
+        )
+        turn.busy = True
+        self.nursery.start_soon(self._extend, turn, request, deadline)
+        return request
+
+    async def _extend(self, turn: Turn, request: Waiting, deadline: float) -> None:
+        with request.scope:
+            try:
+                await turn.lease.extend(request.count, deadline=deadline)
+            except NoCapacity as error:
+                request.error = error
+                self.refused.append(request)
+                if request.leaves:
+                    await turn.lease.release()
+            except Exception as error:  # noqa: BLE001 - handed to the step that looks at this request
+                request.error = error
+        request.over = True
+
+    async def judge_refusals(self) -> None:
+        """Who was refused last, when deadlines passed, found no room after all that others left."""
+        last = self.refused[-1] if self.refused else None
+        self.refused.clear()
+        older = [r for r in self.pending if r.turn is not None and not r.over]
+        if last is None or last.leaves or self.held or older:
+            return
+        error = last.error
+        assert isinstance(error, NoCapacity)
+        possible = (await self.room())[error.pool] + self.evictable(await self.look(), error.pool)
+        assert possible < error.needed, f"{error}, yet others have left {possible}"
 
     async def cancel(self, index: int) -> None:
         """Cancel a request that waits."""
@@ -110,19 +270,38 @@ class Bench(Judge):
         request.scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
         assert request.over, "a cancelled request ends at once"
-        if request.lease is not None:
-            await self._adopt(request.lease, request.namespace, request.tokens)
+        await self._take(request)
 
     async def try_acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
         """The form that never waits and uses what is on L1."""
         query, before, free = tuple(tokens), await self.look(), await self.room()
         lease = self.cache.try_acquire(list(query), namespace=namespace)
         if lease is None:
-            assert self.config.dispatch == "mailbox" or self.pending or self.gate.stalled
+            assert self.config.dispatch == "mailbox" or self.pending or self.held
             return None
         turn = await self._adopt(lease, namespace, query)
         self.judge_length(before, free, turn, host=False)
         return turn
+
+    async def batch(self, namespace: Namespace, prompts: Sequence[Sequence[int]]) -> None:
+        """Several prompts of a scheduler step, each served as by `try_acquire`."""
+        before, free = await self.look(), await self.room()
+        leases = await self.cache.acquire_batch([list(p) for p in prompts], namespace=namespace)
+        assert len(leases) == len(prompts)
+        for prompt, lease in zip(prompts, leases, strict=True):
+            turn = await self._adopt(lease, namespace, prompt)
+            if len(prompts) == 1:  # else what one takes is not there for the next
+                self.judge_length(before, free, turn, host=False)
+
+    async def speculate(self, turn: Turn, drafts: list[int], told: bool, accepted: int) -> None:
+        """Draft, accept some and roll back; nothing where there is no room."""
+        tokens = len(turn.tokens)
+        try:
+            await turn.speculate(drafts, told, accepted)
+        except NoCapacity:
+            if told:  # the ids of drafts that have no room are taken back as others are
+                await turn.lease.trim(0)
+        assert turn.lease.extent == len(turn.tokens) or turn.lease.extent == tokens
 
     async def extend(self, turn: Turn, count: int, keep: bool) -> bool:
         """Extend, compute, perhaps snapshot; whether there was room."""
@@ -136,7 +315,7 @@ class Bench(Judge):
             after, room = await self.look(), await self.room()
             possible = room[error.pool] + self.evictable(after, error.pool)
             assert turn.lease.extent == extent
-            assert possible < error.needed or self.gate.stalled, (
+            assert possible < error.needed or self.held or self.pending, (
                 f"{error}: {room[error.pool]} free and {possible - room[error.pool]} evictable"
             )
             return False
@@ -149,7 +328,8 @@ class Bench(Judge):
             gone = before.pages(name, Tier.L1) - after.pages(name, Tier.L1)
             locked = [key for key in gone if must[name, key]]
             assert not locked, f"{name}: locked pages were evicted: {locked}"
-        if all(free[name] > count + 1 for name in self.rules.names):
+        roomy = all(free[name] > count + 1 for name in self.rules.names)
+        if roomy and not (self.held or self.pending):
             assert after.on_device() == before.on_device(), "room was there, yet L1 changed"
         return True
 
@@ -212,7 +392,7 @@ class Bench(Judge):
                 locked = [key for key in keys if before.locks.get((name, key))]
                 assert not locked, f"{name}: locked pages were evicted: {locked}"
         freed = len(gone[component])
-        assert freed >= min(count, unlocked) or self.gate.stalled, (report, freed, unlocked)
+        assert freed >= min(count, unlocked) or self.held or self.pending, (report, freed, unlocked)
         self.judge_cascade(before, gone, component, tier)
         biggest = max(
             (before.node_of[key][1] - before.node_of[key][0] for key in gone[component]), default=0
@@ -281,13 +461,19 @@ class Bench(Judge):
         """Release everything, evict to empty, and find every page free."""
         self.gate.failing = 0
         self.gate.let_go()
-        while self.pending:
-            await self.settled()
-            if self.pending:
-                await self.cancel(0)
+        if self.shop is not None:
+            self.shop.heal()
+            self.shop.let_go()
         await self.settled()
-        for turn in list(self.turns):
-            await self.release(turn)
+        for request in [request for request in self.pending if request.turn is not None]:
+            await self.cancel(self.pending.index(request))
+        for _ in range(50):
+            for turn in list(self.turns):
+                await self.release(turn)
+            await self.settled()
+            if not (self.turns or self.pending):
+                break
+        assert not self.pending, "a request waits although nobody holds anything"
         await self.settled()
         for tier in (Tier.L1, Tier.L2) if self.config.l2 else (Tier.L1,):
             for name in reversed(self.rules.names):
@@ -298,20 +484,6 @@ class Bench(Judge):
         for place, pools in (await self.cache.stats()).pools.items():
             for usage in pools:
                 assert usage.free == usage.capacity, (place, usage)
-
-    async def close(self) -> None:
-        """Let the thread end."""
-        self.end.set()
-
-
-async def run_bench(config: CacheConfig, started: Callable[[Bench], None]) -> None:
-    """Open a cache and keep it until its bench says that it is enough."""
-    gate = Gate()
-    async with open_cache(config, before_copy=gate) as cache, trio.open_nursery() as nursery:
-        bench = Bench(cache, gate, nursery)
-        started(bench)
-        await bench.end.wait()
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -6,10 +6,12 @@ from collections import Counter
 
 import numpy as np
 from banyankv import Cache, Namespace, Tier
+from banyankv.runtime.checking import check
 from banyankv.runtime.coordinator.inspection import Inspection
 
 from .engine import Turn
 from .reference import Flat, Key, Referee, State, floor
+from .shop import Shop
 
 Lock = tuple[str, Key]
 """A component and a page."""
@@ -68,8 +70,9 @@ def flatten(seen: Inspection, page: int) -> Flat:
 class Judge:
     """The referee at one cache: looks at all of it and knows which turns are in hand."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, shop: Shop | None = None) -> None:
         self.cache = cache
+        self.shop = shop
         self.config = cache.config
         self.referee = Referee(cache.config.model)
         self.rules = self.referee.rules
@@ -84,9 +87,9 @@ class Judge:
         return flatten(await self.cache.inspect(), self.rules.page)
 
     async def room(self, tier: Tier = Tier.L1) -> dict[str, int]:
-        """Free pages of each pool of a tier."""
+        """Pages of each pool of a tier that are free, or will be when a copy is over."""
         return {
-            usage.component: usage.free
+            usage.component: usage.free + usage.quarantined
             for usage in (await self.cache.stats()).pools[tier.name.lower()]
         }
 
@@ -97,8 +100,9 @@ class Judge:
 
     async def judge_moment(self, *, at_rest: bool) -> Flat:
         """Hold all invariants against the cache as it is; `at_rest` when no copy is in flight."""
-        await self.cache.check()
-        flat = await self.look()
+        seen = await self.cache.inspect()
+        check(seen)
+        flat = flatten(seen, self.rules.page)
         faults = self.referee.faults(flat, write_through=True)
         assert not faults, faults
         for turn in self.turns:
@@ -132,10 +136,11 @@ class Judge:
         for turn in self.turns:
             for name, (anchor, start) in self.covers[id(turn)].items():
                 needed = max(start, self._needed(flat, name, anchor, turn.lease.start(name)))
+                gaps = self.rules.gaps(name, len(anchor.prefix))
                 for end in range(start + self.rules.page, len(anchor.prefix) + 1, self.rules.page):
                     where = (name, Key(anchor.namespace, anchor.prefix[:end]))
                     may[where] += 1
-                    must[where] += end > needed
+                    must[where] += end > needed and end not in gaps and not turn.busy
         return must, may
 
     def _locks(self, flat: Flat) -> None:
@@ -159,14 +164,17 @@ class Judge:
         for turn in self.turns:
             for name in self.rules.names:
                 private[name] += turn.private(name)
-        for usage in (await self.cache.stats()).pools["l1"]:
+        pools = (await self.cache.stats()).pools
+        for usage in pools["l1"]:
+            if any(turn.busy for turn in self.turns):
+                break  # their windows may have let go what their tables still show
             name = usage.component
             cached = len(flat.pages(name, Tier.L1))
             explained = usage.free + usage.quarantined + cached + private[name]
             assert explained == usage.capacity or (self.waiting and explained < usage.capacity), (
                 f"{name}: {usage} but {cached} cached and {private[name]} private"
             )
-        for usage in (await self.cache.stats()).pools.get("l2", ()):
+        for usage in pools.get("l2", ()):
             cached = len(flat.pages(usage.component, Tier.L2))
             assert usage.free + usage.quarantined + cached == usage.capacity, (usage, cached)
 
@@ -205,14 +213,25 @@ class Judge:
             for key in self.referee.candidates(before, namespace, tokens)
             if all(self.referee.allows(before, n, key, host) for n in self.rules.names)
         ]
-        assert length in allowed, f"{length} is no good boundary: {allowed}"
-        if length == best:
-            return
-        lacking = self.referee.missing_on_l1(before, Key(namespace, tokens[:best]))
-        for name in self.rules.snapshots:
-            lacking[name] += 1  # the private copy of the state
-        assert any(free[name] < count for name, count in lacking.items()), (
-            f"reused {length} of {tokens}, {best} was possible and there was room: {lacking}, {free}"
+        lifted = host and self.shop is not None and length > best
+        assert length in allowed or lifted, f"{length} is no good boundary: {allowed}"
+        if length < best:
+            self.judge_room(before, free, Key(namespace, tokens[:best]), length)
+
+    def judge_room(self, before: Flat, free: dict[str, int], key: Key, length: int) -> None:
+        """Less than boundary `key` is reused only where L1 cannot have room for all that it lacks.
+
+        `free` counts pages that are about to be free too.
+        """
+        lacking = self.referee.missing_on_l1(before, key)
+        ours = {Key(key.namespace, key.prefix[:end]) for end in range(1, len(key.prefix) + 1)}
+        room = {
+            name: free[name]
+            + sum(not before.locks.get((name, page)) for page in before.pages(name, Tier.L1) - ours)
+            for name in lacking
+        }
+        assert any(room[name] < count for name, count in lacking.items()), (
+            f"reused {length} of {key}: there was room for all of it: {lacking}, {room}"
         )
 
     def judge_cuts(
@@ -232,7 +251,11 @@ class Judge:
         assert new == after.ends - before.ends
         tokens, page = tuple(turn.tokens), self.rules.page
         apart = before.walk_end(turn.namespace, tokens[:reached], page)
-        caps = {floor(self.rules.low(name, reached), page) for name in self.rules.paged}
+        caps = {
+            floor(start, page)
+            for name in self.rules.paged
+            for start, _ in self.rules.need(name, reached)
+        }
         may = {apart, reached, old, *caps, *starts.values(), *kept}
         for key in new:
             at = len(key.prefix)

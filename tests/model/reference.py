@@ -2,7 +2,8 @@
 
 The model is flat. A page is named by everything that identifies it, its namespace and all tokens up to
 its end; a paged payload is the presence of such a name, a snapshot is the presence of the name of its
-boundary. Nothing here knows nodes, edges or locks: any page's end may be a boundary.
+boundary. Nothing here knows nodes, edges or locks, except that a boundary must be a place where some
+node ends or where the walk of the query stops: `Flat.ends` lists the former.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from banyankv import ModelSpec, Namespace, PagedSpec, Tier
+
+SINK = 3
+"""Tokens at the beginning that the rule `sink` always needs."""
 
 
 class Key(NamedTuple):
@@ -46,21 +50,36 @@ class Rules:
         self.snapshots = tuple(c for c in self.names if c not in self.paged)
         self._spec = {c.name: c for c in model.components if isinstance(c, PagedSpec)}
 
-    def low(self, component: str, at: int) -> int:
-        """First token that a paged component must still have at position `at` (`at` itself: none)."""
+    def need(self, component: str, at: int) -> tuple[tuple[int, int], ...]:
+        """Token ranges that a paged component must still have at position `at`; some may be empty."""
         spec = self._spec[component]
         if spec.rule == "full":
-            return 0
+            return ((0, at),)
         if spec.rule == "swa":
-            return max(0, at - spec.window)
+            return ((max(0, at - spec.window), at),)
         if spec.rule == "chunked":
-            return at - at % spec.window
+            return ((at - at % spec.window, at),)
+        if spec.rule == "sink":
+            return ((0, min(SINK, at)), (max(0, at - spec.window), at))
         raise AssertionError(f"the reference model has no rule {spec.rule!r}")
 
-    def pages(self, component: str, at: int) -> range:
+    def low(self, component: str, at: int) -> int:
+        """First token that a paged component must still have at position `at` (`at` itself: none)."""
+        return self.need(component, at)[0][0]
+
+    def pages(self, component: str, at: int) -> list[int]:
         """Ends of the pages that a paged component must hold for boundary `at`."""
-        low = self.low(component, at)
-        return range(floor(low, self.page) + self.page, at + 1, self.page) if low < at else range(0)
+        page = self.page
+        ends: set[int] = set()
+        for start, end in self.need(component, at):
+            if start < end:
+                ends.update(range(floor(start, page) + page, ceil(end, page) + 1, page))
+        return sorted(ends)
+
+    def gaps(self, component: str, at: int) -> frozenset[int]:
+        """Ends of pages between the ranges of boundary `at`: only nodes that reach into a range count."""
+        pages = self.pages(component, at)
+        return frozenset(range(min(pages, default=0), at + 1, self.page)) - frozenset(pages)
 
     def trimmed(self, component: str, extent: int, snapshots: Iterable[int]) -> int:
         """Where a running request's page table may begin: all that its next tokens and its
@@ -129,7 +148,7 @@ class Referee:
     def candidates(
         self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]
     ) -> Iterator[Key]:
-        """Places where reuse may stop, deepest first: every page that the tree knows, and the root."""
+        """Places where reuse may stop, deepest first: every page's end as far as the tree knows."""
         page = self.rules.page
         query = tokens[: floor(len(tokens) - 1, page)]
         for at in range(flat.walk_end(namespace, query, page), -1, -page):
@@ -161,15 +180,23 @@ class Referee:
         return depth
 
     def missing_on_l1(self, flat: Flat, key: Key) -> dict[str, int]:
-        """Pages per component that an acquire of boundary `key` has to promote."""
+        """Pages per component that an acquire of boundary `key` has to bring to L1.
+
+        Payload is brought by whole nodes, as far as the boundary; a state needs its slot there and
+        one for the private copy.
+        """
         out: dict[str, int] = {}
         for name in self.rules.names:
+            held = flat.held[name, Tier.L1]
             if name in self.rules.snapshots:
-                wanted = [key] if key.prefix else []
-            else:
-                ends = self.rules.pages(name, len(key.prefix))
-                wanted = [Key(key.namespace, key.prefix[:end]) for end in ends]
-            out[name] = sum(each not in flat.held[name, Tier.L1] for each in wanted)
+                out[name] = 1 + (key not in held) if key.prefix else 0
+                continue
+            page, ends = self.rules.page, set[int]()
+            for end in self.rules.pages(name, len(key.prefix)):
+                where = Key(key.namespace, key.prefix[:end])
+                start, stop = flat.node_of.get(where, (end - page, end))
+                ends.update(range(start + page, min(stop, len(key.prefix)) + 1, page))
+            out[name] = sum(Key(key.namespace, key.prefix[:end]) not in held for end in ends)
         return out
 
     def faults(self, flat: Flat, write_through: bool) -> list[str]:

@@ -1,0 +1,292 @@
+"""Plays a script: each verb does one thing to the cache, with what there is at that moment."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+import trio.testing
+from banyankv import Namespace, Tier, open_cache
+
+from .driving import Gate
+from .engine import RULES, Turn
+from .harness import Bench
+from .script import Script, Step
+from .shop import Shop
+
+SPACES = (Namespace(), Namespace(salt=""), Namespace(salt="a"))
+
+
+class Player:
+    """A history under way: the bench of its cache, the prompts that were published, and the clock."""
+
+    def __init__(self, script: Script, clock: trio.testing.MockClock) -> None:
+        self.script = script
+        self.config = script.config()
+        self.clock = clock
+        self.shop = Shop(script.object_tokens) if script.store else None
+        self.known: list[tuple[int, ...]] = [(0,) * 2 * script.page]
+        self.unit = max(1, script.page // 2)
+        """Tokens of one letter: prompts differ at every half page."""
+        self.longest = script.page * max(3, min(12, script.pages // 2))
+        """Tokens of the longest prompt: two of them have room, seldom more."""
+        self.bench: Bench
+
+    async def play(self) -> None:
+        """Take all steps, judge after each, and find nothing left at the end."""
+        steps = list(self.script.steps)
+        while True:
+            gate = Gate()
+            store = self.shop.store if self.shop else None
+            async with (
+                open_cache(self.config, before_copy=gate, store=store, rules=RULES) as cache,
+                trio.open_nursery() as nursery,
+            ):
+                self.bench = Bench(cache, gate, nursery, self.shop)
+                while steps:
+                    step = steps.pop(0)
+                    if step.verb == "restart":
+                        break
+                    await getattr(self, step.verb)(step)
+                    await self.bench.settled()
+                else:
+                    await self.bench.finish()
+                    nursery.cancel_scope.cancel()
+                    return
+                nursery.cancel_scope.cancel()
+            if self.shop and step.a % 2:
+                self.shop.let_go()
+
+    # -- choosing ------------------------------------------------------------------------------------
+
+    def prompt(self, base: int, cut: int, tail: int) -> tuple[int, ...]:
+        """A prompt that shares a beginning with something that was asked before, often all of it."""
+        known = self.known[-1 - (0, 0, 0, 1, 1, 2, 3, 7)[base % 8] % len(self.known)]
+        dice = random.Random(tail)
+        letters = [dice.randrange(3) for _ in range(1 + dice.randrange(8))]
+        kept = len(known)
+        if cut % 3 == 0:
+            letters = letters[:1]
+        elif cut % 3 == 1:
+            kept = kept * (cut % 16) // 15
+        new = tuple(letter for letter in letters for _ in range(self.unit))
+        kept = min(kept, self.longest - self.script.page)
+        return (known[:kept] + new)[: self.longest]
+
+    async def publish_of(self, turn: Turn, upto: int | None) -> None:
+        """Publish, and remember the prompt for who shall meet it."""
+        if await self.bench.publish(turn, upto) > turn.lease.length:
+            self.known.append(tuple(turn.tokens))
+
+    def turn_of(self, pick: int) -> Turn | None:
+        """Some turn whose lease no other task uses."""
+        idle = [turn for turn in self.bench.turns if not turn.busy]
+        return idle[pick % len(idle)] if idle else None
+
+    def space(self, a: int) -> Namespace:
+        """Mostly the same namespace, so that requests meet."""
+        return SPACES[max(0, a % 16 - 13)]
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    async def acquire(self, step: Step) -> None:
+        self.bench.changes += 1
+        deadline = 2.0 if step.a % 4 == 3 else None
+        await self.bench.acquire(self.space(step.a), self.prompt(step.b, step.c, step.d), deadline)
+
+    async def start(self, step: Step) -> Turn | None:
+        """Acquire, and compute all of the prompt in chunks."""
+        self.bench.changes += 1
+        prompt = self.prompt(step.b, step.c, step.d)
+        turn = await self.bench.acquire(self.space(step.a), prompt)
+        if turn is None:
+            return None
+        stride = self.script.page * (1 + step.a % 3) if step.a % 4 else self.unit
+        while turn.computed < len(turn.tokens):
+            count = min(stride, len(turn.tokens) - turn.computed)
+            if not await self.bench.extend(turn, count, step.a % 16 < 12):
+                break
+            await self.bench.rest()
+        return turn
+
+    async def turn(self, step: Step) -> None:
+        """Start, publish and release."""
+        turn = await self.start(step)
+        if turn is not None:
+            await self.publish_of(turn, None)
+            if not self.bench.held:
+                await self.bench.settled()
+            await self.bench.release(turn)
+
+    async def try_acquire(self, step: Step) -> None:
+        self.bench.changes += 1
+        await self.bench.try_acquire(self.space(step.a), self.prompt(step.b, step.c, step.d))
+
+    async def batch(self, step: Step) -> None:
+        """Several prompts of one scheduler step."""
+        self.bench.changes += 1
+        prompts = [self.prompt(step.b + n, step.c + n, step.d + n) for n in range(1 + step.a % 3)]
+        await self.bench.batch(SPACES[0], prompts)
+
+    async def hurry(self, step: Step) -> None:
+        """Ask for something, and change one's mind after some checkpoints."""
+        self.bench.changes += 1
+        turn = self.turn_of(step.a)
+        left = len(turn.tokens) - turn.lease.extent if turn is not None else 0
+        if step.a % 2 and turn is not None and left:
+            count = min(left, 1 + step.b % (2 * self.unit))
+            request = self.bench.ask_room(turn, count, 2.0, False, False)
+        else:
+            request = await self.bench.ask(SPACES[0], self.prompt(step.a, step.b, step.c))
+        for _ in range(step.d % 24):
+            await trio.lowlevel.checkpoint()
+        request.scope.cancel()
+        self.bench.pending.append(request)
+
+    async def cancel(self, step: Step) -> None:
+        if self.bench.pending:
+            self.bench.changes += 1
+            await self.bench.cancel(step.a)
+
+    # -- turns in hand -------------------------------------------------------------------------------
+
+    async def extend(self, step: Step) -> None:
+        """Room for some of what is not computed yet: at once, or later within a deadline."""
+        turn = self.turn_of(step.a)
+        if turn is None:
+            return
+        self.bench.changes += 1
+        left = len(turn.tokens) - turn.lease.extent
+        count = min(left, 1 + step.b % 12 * self.unit)
+        if left <= 0:
+            return
+        if step.c % 2:
+            await self.bench.extend(turn, count, step.d % 2 == 0)
+            return
+        patience = 2.0 if step.c % 4 else 5.0
+        request = self.bench.ask_room(turn, count, patience, step.d % 2 == 0, step.d % 4 < 2)
+        await self.bench.answered(request)
+
+    async def decode(self, step: Step) -> None:
+        """Compute tokens that were generated, one at a time."""
+        self.bench.changes += 1
+        turn = await self.complete(step.a)
+        if turn is None:
+            return
+        dice = random.Random(step.b)
+        for _ in range(1 + step.b % (2 * self.unit)):
+            if len(turn.tokens) >= self.longest:
+                break
+            token = dice.randrange(3)
+            turn.tokens.append(token)
+            turn.lease.append([token])
+            if not await self.bench.extend(turn, 1, step.c % 2 == 0):
+                return
+
+    async def draft(self, step: Step) -> None:
+        """Room for drafts, of which some are accepted: none, some, all."""
+        self.bench.changes += 1
+        turn = await self.complete(step.a)
+        if turn is None:
+            return
+        dice = random.Random(step.d)
+        drafts = [dice.randrange(3) for _ in range(1 + step.b % (3 * self.unit))]
+        if len(turn.tokens) + len(drafts) > self.longest:
+            return
+        await self.bench.speculate(turn, drafts, step.c % 4 > 0, step.c % (len(drafts) + 1))
+
+    async def complete(self, pick: int) -> Turn | None:
+        """Some turn that has computed all tokens it has; None where there is none, or no room."""
+        turn = self.turn_of(pick)
+        if turn is None or turn.computed == len(turn.tokens):
+            return turn
+        left = len(turn.tokens) - turn.computed
+        return turn if await self.bench.extend(turn, left, False) else None
+
+    async def keep(self, step: Step) -> None:
+        """Snapshot where the turn stands, also where it has been done before."""
+        turn, rules = self.turn_of(step.a), self.bench.rules
+        if turn is None or turn.computed % rules.page or turn.computed <= turn.lease.published:
+            return
+        if turn.lease.extent == turn.computed:
+            self.bench.changes += 1
+            await turn.keep()
+
+    async def publish(self, step: Step) -> None:
+        turn = self.turn_of(step.a)
+        if turn is not None:
+            self.bench.changes += 1
+            page = self.script.page
+            part = step.b % (turn.publishable // page + 1) * page
+            await self.publish_of(turn, None if step.c % 2 else part)
+
+    async def release(self, step: Step) -> None:
+        turn = self.turn_of(step.a)
+        if turn is not None:
+            self.bench.changes += 1
+            await self.bench.release(turn)
+
+    # -- the cache -----------------------------------------------------------------------------------
+
+    async def evict(self, step: Step) -> None:
+        self.bench.changes += 1
+        names = self.bench.rules.names
+        tier = Tier.L2 if step.c % 2 and self.config.l2 else Tier.L1
+        count = (1, 1, 2, 4, 8, 1000)[step.b % 6]
+        await self.bench.evict(names[step.a % len(names)], count, tier)
+
+    async def demote(self, step: Step) -> None:
+        """Take all that may go off L1."""
+        self.bench.changes += 1
+        await self.bench.evict(self.bench.rules.names[0], 1000, Tier.L1)
+
+    async def flush(self, step: Step) -> None:
+        if not (self.bench.turns or self.bench.pending or self.bench.held):
+            self.bench.changes += 1
+            await self.bench.flush()
+
+    # -- copies, the clock and the store ---------------------------------------------------------------
+
+    async def stall(self, step: Step) -> None:
+        self.bench.gate.stall()
+
+    async def one(self, step: Step) -> None:
+        """Let one of the copies that are held go, or fail."""
+        if self.bench.gate.waiting:
+            self.bench.gate.let_one_go(step.a, ok=step.b % 3 > 0)
+
+    async def unstall(self, step: Step) -> None:
+        if step.a % 4 == 0:
+            self.bench.gate.failing = min(step.b % 3, self.bench.gate.waiting)
+        self.bench.gate.let_go()
+
+    async def jump(self, step: Step) -> None:
+        """Let time pass: to the next deadline exactly, or some of it."""
+        due = [request.deadline for request in self.bench.pending if request.deadline < 1e9]
+        self.bench.refused.clear()
+        ahead = max(0.0, min(due, default=0.0) - trio.current_time())
+        self.clock.jump(ahead if step.a % 4 else (0.6, 6.0)[step.b % 2])
+        if due:
+            self.bench.changes += 1
+        await trio.testing.wait_all_tasks_blocked()
+        await self.bench.judge_refusals()
+
+    async def harm(self, step: Step) -> None:
+        assert self.shop is not None
+        self.shop.harm(step.a, step.b, 1 + step.c % 4)
+
+    async def heal(self, step: Step) -> None:
+        assert self.shop is not None
+        self.shop.heal()
+
+    async def spoil(self, step: Step) -> None:
+        assert self.shop is not None
+        self.shop.spoil(step.a, step.b, step.c)
+
+    async def hold(self, step: Step) -> None:
+        assert self.shop is not None
+        self.shop.hold()
+
+    async def free(self, step: Step) -> None:
+        assert self.shop is not None
+        self.shop.let_go()
