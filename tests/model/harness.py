@@ -183,10 +183,9 @@ class Bench(Judge):
     ) -> Waiting:
         """Begin an acquire in a task of its own."""
         query = tuple(tokens)
-        before, free = await self.look(), await self.room()
-        request = Waiting(
-            trio.CancelScope(), namespace, query, self.changes, before=before, free=free
-        )
+        request = Waiting(trio.CancelScope(), namespace, query, self.changes)
+        if not self.pending:  # else others may be served first
+            request.before, request.free = await self.look(), await self.room()
         if deadline is not None:
             request.deadline = trio.current_time() + deadline
         if self.config.l2:
@@ -209,6 +208,7 @@ class Bench(Judge):
         self, namespace: Namespace, tokens: Sequence[int], deadline: float | None = None
     ) -> Turn | None:
         """Ask for a lease in the background; judge the answer, or leave it waiting (None)."""
+        self.waiting = len(self.pending)
         await self.judge_peek(await self.look(), namespace, tuple(tokens))
         return await self.answered(await self.ask(namespace, tokens, deadline))
 
