@@ -13,9 +13,11 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import banyankv
 import msgspec
+from banyankv import testing
 from banyankv.runtime.messages import EvictReport, Peeked
 from banyankv.telemetry import CATALOGUE
 from banyankv.tiers.messages import PoolUsage
@@ -75,8 +77,15 @@ def make_reference() -> str:
         lines += ["", f"## {title}"]
         for thing in (*(getattr(banyankv, name) for name in names), *_FURTHER.get(title, ())):
             lines += ["", *_describe(thing)]
+    lines += ["", "## Testing", "", *_prose(testing)]
+    for name in testing.__all__:
+        lines += ["", *_describe(getattr(testing, name))]
     lines += ["", "## Metrics", "", *_metrics()]
     return "\n".join(lines) + "\n"
+
+
+def _prose(module: ModuleType) -> Iterator[str]:
+    yield f"`{module.__name__}`: {_doc(module)}"
 
 
 def _describe(thing: type | Callable[..., object]) -> Iterator[str]:

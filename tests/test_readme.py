@@ -39,7 +39,9 @@ def test_the_program_in_the_readme_embeds_a_cache(tmp_path):
     assert run(program, tmp_path) == "0 tokens reused\n512 tokens reused\n"
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "how-to/speculative-decoding.md"])
+@pytest.mark.parametrize(
+    "page", ["tutorial.md", "how-to/speculative-decoding.md", "how-to/testing.md"]
+)
 def test_each_program_of_a_page_prints_what_it_says(tmp_path, page):
     programs = blocks((ROOT / "docs" / page).read_text(), "python")
     assert programs

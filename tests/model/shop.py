@@ -103,7 +103,7 @@ class Shop:
         keys = sorted(objects, key=self._name)
         key, wrong = keys[which % len(keys)], keys[other % len(keys)]
         data = objects[key]
-        if way % 4 == 0:
+        if way % 4 == 0 and data:
             at = other * 7919 % len(data)
             objects[key] = data[:at] + bytes([data[at] ^ 1 << other % 8]) + data[at + 1 :]
         elif way % 4 == 1:

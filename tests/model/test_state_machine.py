@@ -14,7 +14,7 @@ import pytest
 from .hunt import fault_of, play, shortest
 from .script import LOWER, MODELS, script_of
 
-HISTORIES = int(os.environ.get("BANYANKV_HISTORIES", "300"))
+HISTORIES = int(os.environ.get("BANYANKV_HISTORIES", "240"))
 CACHES = ["+".join(("full", *model, *lower)) for model in MODELS for lower in LOWER]
 
 
