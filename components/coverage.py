@@ -49,34 +49,29 @@ class CoverageActor(ComponentActor[PagedPresence]):
         return m.Claimed(boundary, self._lock(anchor, msg.now, msg.priority))
 
     def _deepest(self, msg: m.Reach | m.Claim) -> int:
-        presence, path, ends = self._presence, msg.path, msg.ends
-        boundary, at = ends[-1], len(ends) - 1
-        if msg.limit < boundary:
-            boundary = msg.limit
-            at = bisect_left(ends, boundary)
+        presence, path, ends, host = self._presence, msg.path, msg.ends, msg.host
+        boundary = ends[-1]
+        boundary = min(boundary, msg.limit)
         if not presence.base or presence.arriving != _NOTHING:
-            return self._deepest_run(path, ends, boundary, host=msg.host)
+            # From a hole the search goes straight to where the rule can do without it.
+            while boundary > 0:
+                hole = self._hole(path, ends, boundary, host=host)
+                if hole is None:
+                    break
+                boundary = self.component.deepest_without(hole.start, hole.end, boundary)
+            return boundary
         # FULL is upward closed on L1 and on L2 while nothing arrives, so that a present node
         # vouches for all above it.
-        records = self._records
-        while at >= 0:
+        records, at = self._records, bisect_left(ends, boundary)
+        while True:
             record = records[path[at]]
             payload = record.at[0]
-            if (payload is not None and not payload.writer) or (msg.host and self._lower(record)):
-                return min(boundary, ends[at])
+            if (payload is not None and not payload.writer) or (host and self._lower(record)):
+                return boundary
+            boundary = record.start
+            if not boundary:
+                return 0
             at -= 1
-        return 0
-
-    def _deepest_run(
-        self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int, *, host: bool
-    ) -> int:
-        """Search by ranges: from a hole the search goes straight to where the rule can do without it."""
-        while boundary > 0:
-            hole = self._hole(path, ends, boundary, host=host)
-            if hole is None:
-                break
-            boundary = self.component.deepest_without(hole.start, hole.end, boundary)
-        return boundary
 
     def _hole(
         self, path: tuple[int, ...], ends: tuple[int, ...], boundary: int, *, host: bool
