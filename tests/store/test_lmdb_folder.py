@@ -134,6 +134,9 @@ async def test_what_is_no_file_is_refused_at_once(
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"{name} is no regular file; remove it"):
             await LmdbStore.open(tmp_path, MIB)
+    if name == "data.mdb":
+        with pytest.raises(ConfigError, match="data.mdb is no regular file; remove it"):
+            inspect(tmp_path)
     (tmp_path / name).rmdir() if make is Path.mkdir else (tmp_path / name).unlink()
     await fill(tmp_path)
 
