@@ -202,9 +202,11 @@ class Leaf(Actor):
 class Coordinator(Actor):
     """An actor whose handlers are `async def`: each message is one operation, one at a time."""
 
-    def after(self) -> Awaitable[None] | None:
-        """Return what ends an operation that returned or refused, as a part of it; None for nothing."""
-        return None
+    restless = False
+    """Whether `epilogue` has something to do."""
+
+    async def epilogue(self) -> None:
+        """Run as the last part of every operation that returned or refused, while `restless`."""
 
     @classmethod
     def _check_handler(cls, name: str, _method: Any) -> None:

@@ -48,20 +48,18 @@ def beginner(
     cell: Cell, actor: Coordinator, operation: Callable[[Any], Operation]
 ) -> Callable[[Any], Any]:
     """Make what begins an operation look like a step: it returns the token where the end comes later."""
-    system, after, refusals = cell.system, actor.after, actor.refusals
+    system, refusals = cell.system, actor.refusals
 
     async def conduct(msg: Any) -> None:
         # The answer goes into the cell: to return it would cost an exception.
         try:
             cell.answer = await operation(msg)
         except refusals:
-            rest = after()
-            if rest is not None:
-                await rest
+            if actor.restless:
+                await actor.epilogue()
             raise
-        rest = after()
-        if rest is not None:
-            await rest
+        if actor.restless:
+            await actor.epilogue()
 
     def begin(msg: Any) -> Any:
         outer = system.op

@@ -18,7 +18,10 @@ on at once with the boundary on the device.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ...actors import Trace
 from ...spec import Tier
@@ -60,6 +63,7 @@ class Acquiring:
         book: LeaseBook,
         counters: Counters,
         report: Reporter,
+        stir: Callable[[], None],
         prefetch_threshold: int,
         patience: float,
     ) -> None:
@@ -72,11 +76,17 @@ class Acquiring:
         self.prefetching = prefetching
         self.book = book
         self.patience = patience
-        self.lower = parts.l2 is not None
+        self.store = parts.store is not None
         self._counters = counters
         self._report = report
         self._prefetch_threshold = prefetch_threshold
+        self._stir = stir
         self.ready: deque[AcquireFlight] = deque()
+
+    def let_go_on(self, flight: AcquireFlight) -> None:
+        """Have a flight go on at the end of the operation."""
+        self.ready.append(flight)
+        self._stir()
 
     def answered(
         self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
@@ -89,55 +99,37 @@ class Acquiring:
     def worth_a_search(self, msg: m.Acquire, boundary: int) -> bool:
         """Say whether so much of a prompt is on no tier above that the store is asked for it."""
         left = reusable_tokens(msg.tokens, self.parts.page) - boundary
-        return self.parts.store is not None and left >= self._prefetch_threshold
+        return left >= self._prefetch_threshold
 
 
-class AcquireFlight(Flight):
+class AcquireFlight(Flight, eq=False):
     """One acquire on its way.
 
     `searched` says that the store was asked for it, `full` how far FULL reaches there, `started` is
     when it came (ns) where its `trace` is sampled.
     """
 
-    __slots__ = (
-        "_by",
-        "_device",
-        "_host",
-        "_lower",
-        "_operations",
-        "_patient",
-        "_queued",
-        "_record",
-        "_want",
-        "full",
-        "msg",
-        "searched",
-        "started",
-        "trace",
-    )
-
-    def __init__(self, by: Acquiring, msg: m.Acquire, trace: Trace | None, started: int) -> None:
-        super().__init__()
-        self.msg = msg
-        self.trace = trace
-        self.started = started
-        self.searched = False
-        self.full = 0
-        self._by = by
-        self._lower = by.lower  # whether lower tiers are worth waiting for
-        self._patient = True
-        self._queued = False
-        self._want: Want = ()
-        self._record: LeaseRecord | None = None
-        self._operations: dict[Operation, None] = {}
-        # The boundaries at its first look.
-        self._device = self._host = -1
+    by: Acquiring
+    msg: m.Acquire
+    trace: Trace | None
+    started: int
+    _lower: bool  # whether lower tiers are worth waiting for
+    searched: bool = False
+    full: int = 0
+    _patient: bool = True
+    _queued: bool = False
+    _want: Want = ()
+    _record: LeaseRecord | None = None
+    _operations: dict[Operation, None] = msgspec.field(default_factory=dict)
+    # The boundaries at its first look.
+    _device: int = -1
+    _host: int = -1
 
     # -- planning -------------------------------------------------------------------------------------
 
     async def attempt(self) -> m.Acquired | None:
         """Go as far as possible without waiting; None where something must come first."""
-        by, msg = self._by, self.msg
+        by, msg = self.by, self.msg
         record, self._record = self._record, None
         if record is not None:
             if await by.claiming.complete(record, msg.stream):
@@ -150,8 +142,10 @@ class AcquireFlight(Flight):
             record, lacking = await by.claiming.claim(msg, walked, limit, host=self._lower)
             boundary = record.published
             if self._device < 0:
-                await self._look(boundary, lacking)
-            if not self.searched and by.worth_a_search(msg, boundary):
+                self._host = self._device = boundary
+                if lacking:
+                    self._device = await self._on_device()
+            if by.store and not self.searched and by.worth_a_search(msg, boundary):
                 await by.book.give_back(record)
                 self._wait_for(await by.prefetching.find(self, boundary, record.full))
                 return None
@@ -174,21 +168,18 @@ class AcquireFlight(Flight):
             else:  # the next shallower boundary, at last 0
                 limit = boundary - by.parts.page
 
-    async def _look(self, boundary: int, lacking: Lacking) -> None:
-        """Note where the reused tokens are when the request comes."""
-        by = self._by
-        self._host = self._device = boundary
-        if lacking:
-            # A claim may have split the edge in which the walk ended.
-            walked = await by.parts.tree.ask(by.planner.walk_of(self.msg))
-            self._device = (await by.planner.agree(walked, host=False)).boundary
+    async def _on_device(self) -> int:
+        """Find how far L1 alone reaches: a claim may have split the edge in which the walk ended."""
+        by = self.by
+        walked = await by.parts.tree.ask(by.planner.walk_of(self.msg))
+        return (await by.planner.agree(walked, host=False)).boundary
 
     async def _bring(self, record: LeaseRecord, lacking: Lacking) -> Lack | None:
         """Start to bring to L1 what it lacks, with slots for the copies of states; or what lacks for it.
 
         All of it is asked for at once, so that nothing is evicted for a part.
         """
-        by, snapshots = self._by, self._by.parts.snapshots
+        by, snapshots = self.by, self.by.parts.snapshots
         missing = [(part, locked.missing) for part, locked in lacking if locked.missing]
         want = [(part.name, 1) for part in snapshots]
         want += [(part.name, sum([pages for _, pages in nodes])) for part, nodes in missing]
@@ -214,12 +205,12 @@ class AcquireFlight(Flight):
 
     def _lacks_slots(self, lack: Lack) -> bool:
         """Say whether only slots for states can never be had."""
-        names = [part.name for part in self._by.parts.snapshots]
+        names = [part.name for part in self.by.parts.snapshots]
         return bool(lack.pools) and all(pool in names for pool in lack.pools)
 
     def _leased(self, record: LeaseRecord) -> m.Acquired:
         """Answer the lease, with where its tokens were when the request came."""
-        acquired = self._by.claiming.answer(record)
+        acquired = self.by.claiming.answer(record)
         length, full = acquired.length, max(acquired.full, self.full)
         hit = acquired.hit
         if self._device < length:
@@ -239,25 +230,25 @@ class AcquireFlight(Flight):
         """Hear that an operation is over; go on when it was the last."""
         del self._operations[operation]
         if not self._operations:
-            self._by.ready.append(self)
+            self.by.let_go_on(self)
 
     async def let_go(self) -> None:
         """Let go of what a failed copy was to complete; what L1 has must do."""
         self._leave_operations()
         await self._give_back()
         self._lower = False
-        self._by.ready.append(self)
+        self.by.let_go_on(self)
 
     async def go_on(self) -> None:
         """Plan again, and answer if that was all."""
         acquired = await self.attempt()
         if acquired is not None:
-            self._by.answered(self.msg, acquired, self.trace, self.started)
+            self.by.answered(self.msg, acquired, self.trace, self.started)
             self.answer(acquired)
 
     async def try_again(self) -> bool:
         """See `Waiter`: when its turn has come and room is not just coming, it plans again."""
-        if await self._by.room.is_coming(self._want):
+        if await self.by.room.is_coming(self._want):
             return False
         self._queued = False
         await self.go_on()
@@ -272,7 +263,7 @@ class AcquireFlight(Flight):
     async def leave(self) -> None:
         """Give back everything, wherever it waits."""
         self._leave_operations()
-        self._by.queue.leave(self)
+        self.by.queue.leave(self)
         await self._give_back()
 
     def _leave_operations(self) -> None:
@@ -283,4 +274,4 @@ class AcquireFlight(Flight):
     async def _give_back(self) -> None:
         record, self._record = self._record, None
         if record is not None:
-            await self._by.book.give_back(record)
+            await self.by.book.give_back(record)

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class Due:
-    """Nodes in the order in which they came due. A node that leaves the tree is due no more."""
+    """Nodes in the order in which they came due. A node that leaves the tree is due no more.
 
-    __slots__ = ("_postponed", "dirty", "unsaved")
+    `stir` is called when some come due.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_postponed", "_stir", "dirty", "unsaved")
+
+    def __init__(self, stir: Callable[[], None]) -> None:
+        self._stir = stir
         self.dirty: dict[int, None] = {}
         self.unsaved: dict[int, None] = {}
         self._postponed: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self.dirty) + len(self.unsaved) + len(self._postponed)
+
+    def back_up(self, nodes: Iterable[int]) -> None:
+        """Let nodes be due for a backup."""
+        self.dirty.update(dict.fromkeys(nodes))
+        self._stir()
+
+    def save(self, nodes: Iterable[int]) -> None:
+        """Let nodes be due for a save."""
+        self.unsaved.update(dict.fromkeys(nodes))
+        self._stir()
 
     def postpone(self, nodes: Iterable[int]) -> None:
         """Let backups wait for room that is coming on L2, until an operation ends."""
@@ -25,7 +39,7 @@ class Due:
     def room_came(self) -> None:
         """Note that an operation has ended: what was postponed is due again."""
         if self._postponed:
-            self.dirty.update(self._postponed)
+            self.back_up(self._postponed)
             self._postponed.clear()
 
     def split(self, node: int, upper: int) -> None:

@@ -18,23 +18,19 @@ from .room_queue import RoomQueue
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 
-class ExtendFlight(Flight):
+class ExtendFlight(Flight, eq=False):
     """One extend that waits for room."""
 
-    __slots__ = ("_by", "_msg", "_record")
-
-    def __init__(self, by: Extending, record: LeaseRecord, msg: m.Extend) -> None:
-        super().__init__()
-        self._by = by
-        self._record = record
-        self._msg = msg
+    by: Extending
+    record: LeaseRecord
+    msg: m.Extend
 
     async def try_again(self) -> bool:
         """See `Waiter`."""
-        if not self._by.is_live(self._record):
-            self.refuse(StaleLease(f"lease {self._record.id} was released meanwhile"))
+        if not self.by.is_live(self.record):
+            self.refuse(StaleLease(f"lease {self.record.id} was released meanwhile"))
             return True
-        extended = await self._by.take(self._record, self._msg.count)
+        extended = await self.by.take(self.record, self.msg.count)
         if extended is None:
             return False
         self.answer(extended)
@@ -42,13 +38,13 @@ class ExtendFlight(Flight):
 
     async def give_up(self) -> bool:
         """See `Waiter`: it is refused, and may release what its lease holds."""
-        shortage, _ = await self._by.shortage(self._record, self._msg.count)
+        shortage, _ = await self.by.shortage(self.record, self.msg.count)
         self.refuse(shortage)
-        return self._record.holds
+        return self.record.holds
 
     async def leave(self) -> None:
         """Leave the queue; it holds nothing."""
-        self._by.queue.leave(self)
+        self.by.queue.leave(self)
 
 
 class Extending:

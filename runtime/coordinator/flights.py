@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ...actors import ReplyToken
 from ...errors import BanyanError
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False, kw_only=True):
     """A request that waits: `token` answers it, once."""
 
-    __slots__ = ("_table", "token")
-
-    def __init__(self) -> None:
-        self.token: ReplyToken | None = None
-        self._table: dict[ReplyToken, Flight] | None = None
+    token: ReplyToken | None = None
+    _table: dict[ReplyToken, Flight] | None = None
 
     def take_off(self, table: dict[ReplyToken, Flight], token: ReplyToken) -> None:
         """Be answered later, by this token; the table knows of it until then."""

@@ -50,12 +50,12 @@ class Room:
     per component; `due` is what nodes wait for.
     """
 
-    def __init__(self, parts: Parts, report: Reporter) -> None:
+    def __init__(self, parts: Parts, report: Reporter, due: Due) -> None:
         self._parts = parts
         self._tiers = tuple(tier for tier in BOTH if tier in parts.tiers)
         self._report = report
         self._fence = 0
-        self.due = Due()
+        self.due = due
         zero = [0] * len(parts.all)
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)

@@ -40,11 +40,13 @@ class Waiter(Protocol):
 class RoomQueue:
     """Let requests wait for room; used inside the cache actor's operations only.
 
-    `waiting` is in the order of asking. `alarm` is to have `refuse_late` called at a time.
+    `waiting` is in the order of asking. `alarm` is to have `refuse_late` called at a time, `stir` to
+    have `serve` called from now on.
     """
 
-    def __init__(self, alarm: Callable[[float], None]) -> None:
+    def __init__(self, alarm: Callable[[float], None], stir: Callable[[], None]) -> None:
         self._alarm = alarm
+        self._stir = stir
         self._armed = inf
         self._served = False
         self._number = 0
@@ -61,6 +63,7 @@ class RoomQueue:
             return
         self._number += 1
         self.waiting[waiter] = self._number
+        self._stir()
         if patience < inf:
             deadline = trio.current_time() + patience
             heappush(self._deadlines, (deadline, self._number, waiter))

@@ -179,7 +179,7 @@ class Transfers:
         The store is asked what of them it lacks, so that nothing goes there twice.
         """
         if self._parts.store is not None:
-            self._due.unsaved.update(dict.fromkeys(operation.nodes))
+            self._due.save(operation.nodes)
 
     async def _back(
         self,

@@ -7,7 +7,6 @@ waiting for room) happens outside and comes back as a message; its asker is answ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
 import trio
@@ -19,6 +18,7 @@ from .. import messages as m
 from .acquiring import AcquireFlight, Acquiring
 from .batching import Batching
 from .claiming import Claiming
+from .due import Due
 from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
 from .facts import PublishDone
@@ -70,7 +70,7 @@ class UnifiedRadixCache(Coordinator):
         self._parts = parts
         self._fences = fences
         self._report = Reporter(self)
-        self._room = Room(parts, self._report)
+        self._room = Room(parts, self._report, Due(self._stir))
         self._planner = Planner(parts)
         self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
@@ -85,7 +85,7 @@ class UnifiedRadixCache(Coordinator):
         )
         self._counters = Counters()
         self._leases = LeaseBook(self._room)
-        self._queue = RoomQueue(self._set_alarm)
+        self._queue = RoomQueue(self._set_alarm, self._stir)
         self._claiming = Claiming(parts, self._room, self._planner, self._splitter, self._leases)
         self._acquiring = Acquiring(
             parts=parts,
@@ -98,6 +98,7 @@ class UnifiedRadixCache(Coordinator):
             book=self._leases,
             counters=self._counters,
             report=self._report,
+            stir=self._stir,
             prefetch_threshold=prefetch_threshold,
             patience=room_timeout,
         )
@@ -112,7 +113,8 @@ class UnifiedRadixCache(Coordinator):
         self._left: list[ReplyToken] = []
         self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._giving_up = False
-        # What `after` looks at, each of them the same object for life.
+        self._lower = parts.l2 is not None
+        # What the epilogue looks at, each of them the same object for life.
         self._ready = self._acquiring.ready
         self._waiting = self._queue.waiting
         self._dirty, self._unsaved = self._room.due.dirty, self._room.due.unsaved
@@ -125,13 +127,11 @@ class UnifiedRadixCache(Coordinator):
 
     # -- after each operation --------------------------------------------------------------------------
 
-    def after(self) -> Awaitable[None] | None:
-        """Answer the epilogue, where there is anything to look after: seldom, without lower tiers."""
-        if self._waiting or self._dirty or self._unsaved or self._ready or self._settling:
-            return self._epilogue()
-        return None
+    def _stir(self) -> None:
+        """Have the epilogue look around: somebody waits, or something is due."""
+        self.restless = True
 
-    async def _epilogue(self) -> None:
+    async def epilogue(self) -> None:
         """Let go on who can, serve who waits for room, wake the background, tell who waits for quiet."""
         while self._ready:
             await self._ready.popleft().go_on()
@@ -147,6 +147,7 @@ class UnifiedRadixCache(Coordinator):
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
+        self.restless = bool(self._waiting or self._dirty or self._unsaved or self._settling)
 
     def _startable(self) -> bool:
         """Say whether a backup or a save is due and none is under way: one of each at a time."""
@@ -173,15 +174,17 @@ class UnifiedRadixCache(Coordinator):
         """Lease the longest reusable prefix; answer later where something must come first."""
         trace, acquired = self.trace, None
         started = 0 if trace is None else self._report.begin()
-        if not (self._acquiring.lower and msg.wait):
+        if not (self._lower and msg.wait):
             acquired = await self._claiming.at_once(msg)
         if acquired is None:
-            flight = AcquireFlight(self._acquiring, msg, trace, started)
+            flight = AcquireFlight(self._acquiring, msg, trace, started, self._lower)
             acquired = await flight.attempt()
             if acquired is None:
                 flight.take_off(self._flights, self.defer())
                 return None
-        self._acquiring.answered(msg, acquired, trace, started)
+        self._counters.acquired(msg, acquired)
+        if trace is not None:
+            self._report.acquired(msg, acquired, trace, started)
         return acquired
 
     @handles(m.AcquireBatch)
@@ -241,8 +244,8 @@ class UnifiedRadixCache(Coordinator):
                 nodes=len(result.nodes),
                 duplicates=len(result.published.patches),
             )
-        if result.nodes and self._acquiring.lower:
-            self._dirty.update(dict.fromkeys(result.nodes))
+        if result.nodes and self._lower:
+            self._room.due.back_up(result.nodes)
         self._counters.published += 1
         return result.published
 
@@ -363,6 +366,7 @@ class UnifiedRadixCache(Coordinator):
         """Answer when nothing is in flight between tiers, nor due."""
         if self._transfers.in_flight():
             self._settling[self.defer()] = None
+            self._stir()
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
