@@ -130,12 +130,10 @@ class AcquireFlight(Flight, eq=False):
     async def attempt(self) -> m.Acquired | None:
         """Go as far as possible without waiting; None where something must come first."""
         by, msg = self.by, self.msg
-        record, self._record = self._record, None
-        if record is not None:
-            if await by.claiming.complete(record, msg.stream):
-                return self._leased(record)
-            await by.book.give_back(record)
-            self._lower = False
+        if self._record is not None:
+            acquired = await self._complete()
+            if acquired is not None:
+                return acquired
         limit: int | None = None
         while True:
             walked = await by.parts.tree.ask(by.planner.walk_of(msg))
@@ -167,6 +165,17 @@ class AcquireFlight(Flight, eq=False):
                 self._lower = False
             else:  # the next shallower boundary, at last 0
                 limit = boundary - by.parts.page
+
+    async def _complete(self) -> m.Acquired | None:
+        """Answer what was claimed, when its copies are over; None where they did not all come."""
+        by, record, self._record = self.by, self._record, None
+        if record is None:
+            return None
+        if await by.claiming.complete(record, self.msg.stream):
+            return self._leased(record)
+        await by.book.give_back(record)
+        self._lower = False
+        return None
 
     async def _on_device(self) -> int:
         """Find how far L1 alone reaches: a claim may have split the edge in which the walk ended."""
