@@ -140,9 +140,8 @@ class AcquireFlight(Flight, eq=False):
             record, lacking = await by.claiming.claim(msg, walked, limit, host=self._lower)
             boundary = record.published
             if self._device < 0:
-                self._host = self._device = boundary
-                if lacking:
-                    self._device = await self._on_device()
+                self._host = boundary
+                self._device = await self._on_device() if lacking else boundary
             if by.store and not self.searched and by.worth_a_search(msg, boundary):
                 await by.book.give_back(record)
                 self._wait_for(await by.prefetching.find(self, boundary, record.full))
