@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Files, int]]:
+def _opened(path: Path) -> Generator[tuple[Files, int]]:
     """Open the folder and its data file. Raises `ConfigError` where that is no store, and `OSError`."""
     try:
         files = Files(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ FREE_ROOM = "; free room on that disk, or give the store another path"
 
 
 @contextmanager
-def typed_errors(path: Path) -> Iterator[None]:
+def typed_errors(path: Path) -> Generator[None]:
     """Turn what the file system raises about the store in `path` into an error that says what to do."""
     try:
         yield

@@ -113,9 +113,9 @@ class Folder:
         finally:
             # said, and not left to `close`: somebody else may have a copy of the descriptor
             fcntl.flock(self._lock, fcntl.LOCK_UN)
-            self._drop()
+            self.forget()
 
-    def _drop(self) -> None:
+    def forget(self) -> None:
         """Let go of the files without a word to whoever else has them."""
         if self._lock >= 0:
             os.close(self._lock)
@@ -127,8 +127,9 @@ _claimed: weakref.WeakSet[Folder] = weakref.WeakSet()
 
 
 def _forget() -> None:
+    # a forked child must not have its parent's lock
     for folder in list(_claimed):
-        folder._drop()  # noqa: SLF001 - a forked child must not have its parent's lock
+        folder.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -146,6 +146,7 @@ class LmdbStore:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
+        failure: Exception | None = None
         with trio.CancelScope(shield=True):
             failure = await trio.to_thread.run_sync(self._close)
         if failure is not None:
