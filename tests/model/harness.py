@@ -7,270 +7,29 @@ after every step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import trio
 import trio.testing
 from banyankv import (
-    Cache,
     CacheConfig,
-    DeadlineExceeded,
-    Lease,
     Namespace,
     NoCapacity,
     Tier,
     open_cache,
 )
 
+from .asking import Asking
 from .driving import Gate
 from .engine import Turn
-from .judging import Judge
-from .reference import Flat, Key, len_of
-from .shop import Shop
+from .reference import Key, len_of
 
 NOBODY = Namespace()
 
 
-@dataclass
-class Waiting:
-    """A request that has not been answered yet, or not been looked at since."""
-
-    scope: trio.CancelScope
-    namespace: Namespace
-    tokens: tuple[int, ...]
-    changes: int
-    """Steps that had changed something when it was asked."""
-    deadline: float = math.inf
-    turn: Turn | None = None
-    """Whose extend this is; None for an acquire."""
-    count: int = 0
-    keep: bool = False
-    leaves: bool = False
-    """Whether its owner gives everything back at once where it is refused."""
-    before: Flat | None = None
-    free: dict[str, int] = field(default_factory=dict[str, int])
-    lease: Lease | None = None
-    error: Exception | None = None
-    over: bool = False
-
-
-class Bench(Judge):
+class Bench(Asking):
     """A cache, its turns in hand, and the verbs that are judged."""
-
-    def __init__(
-        self, cache: Cache, gate: Gate, nursery: trio.Nursery, shop: Shop | None = None
-    ) -> None:
-        super().__init__(cache, shop)
-        self.gate = gate
-        self.nursery = nursery
-        self.pending: list[Waiting] = []
-        self.changes = 0
-        self.refused: list[Waiting] = []
-        """Extends that waited and were refused since the last step began, in this order."""
-        self.rest_room = 0
-        """Tokens that L2 had room for when the last request was asked."""
-
-    @property
-    def held(self) -> bool:
-        """Whether copies or the store are held back: not everything comes to rest."""
-        return self.gate.stalled or (self.shop is not None and self.shop.held)
-
-    async def rest(self) -> None:
-        """Let everything come to rest that can. Where the clock stands still, it is moved for what
-        waits for it, such as a store that hangs."""
-        await trio.testing.wait_all_tasks_blocked()
-        if self.held:
-            return
-        clock = trio.lowlevel.current_clock()
-        settling = Waiting(trio.CancelScope(), Namespace(), (), 0)
-        self.nursery.start_soon(self._settle, settling)
-        await trio.testing.wait_all_tasks_blocked()
-        for _ in range(60):
-            if settling.over or not isinstance(clock, trio.testing.MockClock):
-                break
-            clock.jump(1.0)
-            await trio.testing.wait_all_tasks_blocked()
-        while not settling.over:
-            assert not isinstance(clock, trio.testing.MockClock), "the cache does not settle"
-            await trio.sleep(0.001)
-        await trio.testing.wait_all_tasks_blocked()
-
-    async def _settle(self, settling: Waiting) -> None:
-        await self.cache.settle()
-        settling.over = True
-
-    async def settled(self) -> Flat:
-        """Let everything come to rest that can, then hold all invariants against the cache."""
-        await self.rest()
-        await self.collect()
-        self.waiting = len(self.pending)
-        at_rest = not (self.held or self.gate.failed or self.waiting)
-        flat = await self.judge_moment(at_rest=at_rest)
-        if at_rest and self.shop and not self.shop.harmed:
-            await self._saved(flat)
-        return flat
-
-    async def _saved(self, flat: Flat) -> None:
-        stats = await self.cache.stats()
-        if not stats.skipped_backups and not any(part.evicted_l2 for part in stats.components):
-            assert self.shop is not None
-            lacking = self.shop.unsaved(self.rules, flat)
-            assert not lacking, f"the store lacks what L2 has: {lacking}"
-
-    async def _adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
-        turn = Turn(self.cache, lease, namespace, tokens)
-        self.turns.append(turn)
-        self.cover(await self.look(), turn)
-        turn.verify()
-        return turn
-
-    async def collect(self) -> None:
-        """Take in the requests that have been answered."""
-        for request in [r for r in self.pending if r.over]:
-            self.pending.remove(request)
-            await self._take(request)
-
-    async def _take(self, request: Waiting) -> Turn | None:
-        """Take in one request: what it has got is judged where nothing else has happened meanwhile."""
-        if request.turn is not None:
-            return await self._take_room(request)
-        if isinstance(request.error, DeadlineExceeded):
-            assert trio.current_time() >= request.deadline
-        elif request.error is not None:
-            raise AssertionError(f"acquire of {request.tokens} failed") from request.error
-        if request.lease is None:
-            return None
-        turn = await self._adopt(request.lease, request.namespace, request.tokens)
-        calm = not (self.held or self.gate.failed or self.pending)
-        if request.before is not None and calm and request.changes == self.changes:
-            self.judge_length(request.before, request.free, turn, host=True)
-            self._judge_store(request.before, request.free, turn)
-        return turn
-
-    async def _take_room(self, request: Waiting) -> Turn | None:
-        turn = request.turn
-        assert turn is not None
-        turn.busy = False
-        if request.scope.cancelled_caught:
-            return turn
-        if request.error is None:
-            await turn.computed_room(request.keep)
-        elif not isinstance(request.error, NoCapacity):
-            raise AssertionError(f"extend of {turn.lease} failed") from request.error
-        elif request.leaves:
-            self.turns.remove(turn)
-            del self.covers[id(turn)]
-            return None
-        return turn
-
-    def _judge_store(self, before: Flat, free: dict[str, int], turn: Turn) -> None:
-        """An honest store lifts the hit as far as it can, where L1 and L2 have room for that."""
-        shop, tokens = self.shop, tuple(turn.tokens)
-        if shop is None or shop.harmed or self.rest_room < 2 * len(tokens):
-            return
-        full = self.referee.full_extent(before, turn.namespace, tokens)
-        end = shop.endpoint(self.rules, full, turn.namespace, tokens)
-        if end > turn.lease.length:
-            self.judge_room(before, free, Key(turn.namespace, tokens[:end]), turn.lease.length)
-
-    # -- requests --------------------------------------------------------------------------------------
-
-    async def ask(
-        self, namespace: Namespace, tokens: Sequence[int], deadline: float | None = None
-    ) -> Waiting:
-        """Begin an acquire in a task of its own."""
-        query = tuple(tokens)
-        request = Waiting(trio.CancelScope(), namespace, query, self.changes)
-        if not self.pending:  # else others may be served first
-            request.before, request.free = await self.look(), await self.room()
-        if deadline is not None:
-            request.deadline = trio.current_time() + deadline
-        if self.config.l2:
-            usage = (await self.cache.stats()).pools["l2"]
-            self.rest_room = min(pool.free for pool in usage) * self.rules.page
-        self.nursery.start_soon(self._acquire, request, deadline)
-        return request
-
-    async def _acquire(self, request: Waiting, deadline: float | None) -> None:
-        with request.scope:
-            try:
-                request.lease = await self.cache.acquire(
-                    list(request.tokens), namespace=request.namespace, deadline=deadline
-                )
-            except Exception as error:  # noqa: BLE001 - handed to the step that looks at this request
-                request.error = error
-        request.over = True
-
-    async def acquire(
-        self, namespace: Namespace, tokens: Sequence[int], deadline: float | None = None
-    ) -> Turn | None:
-        """Ask for a lease in the background; judge the answer, or leave it waiting (None)."""
-        self.waiting = len(self.pending)
-        await self.judge_peek(await self.look(), namespace, tuple(tokens))
-        return await self.answered(await self.ask(namespace, tokens, deadline))
-
-    async def answered(self, request: Waiting) -> Turn | None:
-        """Let everything come to rest, and take in a request that is answered then."""
-        await self.rest()
-        if request.over:
-            return await self._take(request)
-        self.pending.append(request)
-        return None
-
-    def ask_room(
-        self, turn: Turn, count: int, deadline: float, keep: bool, leaves: bool
-    ) -> Waiting:
-        """Begin an extend in a task of its own."""
-        request = Waiting(
-            trio.CancelScope(),
-            turn.namespace,
-            (),
-            self.changes,
-            deadline=trio.current_time() + deadline,
-            turn=turn,
-            count=count,
-            keep=keep,
-            leaves=leaves,
-        )
-        turn.busy = True
-        self.nursery.start_soon(self._extend, turn, request, deadline)
-        return request
-
-    async def _extend(self, turn: Turn, request: Waiting, deadline: float) -> None:
-        with request.scope:
-            try:
-                await turn.lease.extend(request.count, deadline=deadline)
-            except NoCapacity as error:
-                request.error = error
-                self.refused.append(request)
-                if request.leaves:
-                    await turn.lease.release()
-            except Exception as error:  # noqa: BLE001 - handed to the step that looks at this request
-                request.error = error
-        request.over = True
-
-    async def judge_refusals(self) -> None:
-        """Who was refused last, when deadlines passed, found no room after all that others left."""
-        last = self.refused[-1] if self.refused else None
-        self.refused.clear()
-        older = [r for r in self.pending if r.turn is not None and not r.over]
-        if last is None or last.leaves or self.held or older:
-            return
-        error = last.error
-        assert isinstance(error, NoCapacity)
-        possible = (await self.room())[error.pool] + self.evictable(await self.look(), error.pool)
-        assert possible < error.needed, f"{error}, yet others have left {possible}"
-
-    async def cancel(self, index: int) -> None:
-        """Cancel a request that waits."""
-        request = self.pending.pop(index % len(self.pending))
-        request.scope.cancel()
-        await trio.testing.wait_all_tasks_blocked()
-        assert request.over, "a cancelled request ends at once"
-        await self._take(request)
 
     async def try_acquire(self, namespace: Namespace, tokens: Sequence[int]) -> Turn | None:
         """The form that never waits and uses what is on L1."""
@@ -279,7 +38,7 @@ class Bench(Judge):
         if lease is None:
             assert self.config.dispatch == "mailbox" or self.pending or self.held
             return None
-        turn = await self._adopt(lease, namespace, query)
+        turn = await self.adopt(lease, namespace, query)
         self.judge_length(before, free, turn, host=False)
         return turn
 
@@ -289,7 +48,7 @@ class Bench(Judge):
         leases = await self.cache.acquire_batch([list(p) for p in prompts], namespace=namespace)
         assert len(leases) == len(prompts)
         for prompt, lease in zip(prompts, leases, strict=True):
-            turn = await self._adopt(lease, namespace, prompt)
+            turn = await self.adopt(lease, namespace, prompt)
             if len(prompts) == 1:  # else what one takes is not there for the next
                 self.judge_length(before, free, turn, host=False)
 
