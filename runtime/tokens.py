@@ -53,14 +53,14 @@ def _pack_sequence(tokens: Sequence[int]) -> bytes:
 
 
 def _pack_buffer(tokens: Any) -> bytes:
-    if isinstance(tokens, memoryview) and tokens.itemsize == 1:
+    if type(tokens) is memoryview and memoryview(tokens).itemsize == 1:
         raise ConfigError(
             "a memoryview of single bytes may hold packed ids or one id a byte: "
             "cast it to 'I', or hand over bytes(view) or list(view)"
         )
     try:
         # A torch tensor shares its memory with the array.
-        view = memoryview(tokens.cpu().numpy() if hasattr(tokens, "numpy") else tokens)
+        view = memoryview(_on_host(tokens) if hasattr(tokens, "numpy") else tokens)
     except (TypeError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"tokens must be bytes, a sequence of ints or a buffer of integers, "
@@ -80,3 +80,7 @@ def _pack_buffer(tokens: Any) -> bytes:
         if least < 0 or most > 0xFFFFFFFF:
             raise ConfigError(f"{_RANGE}, not {least if least < 0 else most}")
     return ids.astype("<u4", copy=False).tobytes()
+
+
+def _on_host(tensor: Any) -> Any:
+    return tensor.cpu().numpy()
