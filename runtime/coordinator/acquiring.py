@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ...actors import Trace
 from ...spec import Tier
 from .. import messages as m
@@ -120,7 +118,7 @@ class AcquireFlight(Flight, eq=False):
     _queued: bool = False
     _want: Want = ()
     _record: LeaseRecord | None = None
-    _operations: dict[Operation, None] = msgspec.field(default_factory=dict)
+    _operations: dict[Operation, None] = {}  # noqa: RUF012 - msgspec makes each its own
     # The boundaries at its first look.
     _device: int = -1
     _host: int = -1

@@ -136,7 +136,10 @@ class Prefetch:
         pinned = await self._pinned(self.asker.msg)
         got = await self._by.room.take(Tier.L2, tuple(want.items()), pinned)
         if isinstance(got, Lack):
-            self._ended("host_capacity")
+            if got.coming:
+                self._by.room.due.postpone_fetch(msg)
+            else:
+                self._ended("host_capacity")
             return
         room = dict(zip(want, got, strict=True))
         items: list[t.StoreItem] = []

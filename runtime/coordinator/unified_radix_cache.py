@@ -117,7 +117,8 @@ class UnifiedRadixCache(Coordinator):
         # What the epilogue looks at, each of them the same object for life.
         self._ready = self._acquiring.ready
         self._waiting = self._queue.waiting
-        self._dirty, self._unsaved = self._room.due.dirty, self._room.due.unsaved
+        due = self._room.due
+        self._dirty, self._unsaved, self._again = due.dirty, due.unsaved, due.again
 
     def __repr__(self) -> str:
         return (
@@ -133,6 +134,8 @@ class UnifiedRadixCache(Coordinator):
 
     async def epilogue(self) -> None:
         """Let go on who can, serve who waits for room, wake the background, tell who waits for quiet."""
+        while self._again:
+            await self._prefetching.found(self._again.pop(0))
         while self._ready:
             await self._ready.popleft().go_on()
         if self._waiting:

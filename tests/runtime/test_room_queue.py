@@ -17,6 +17,7 @@ from banyankv import (
     TierUnavailable,
     open_cache,
 )
+from banyankv.testing import MemoryStore
 from trio.testing import wait_all_tasks_blocked
 
 FULL = PagedSpec(name="full")
@@ -398,3 +399,32 @@ async def test_a_copy_that_fails_takes_along_what_another_brought_to_its_nodes(d
             for tier in (Tier.L2, Tier.L1):
                 await cache.evict("full", 99, tier)
             assert (await cache.stats()).nodes == 0
+
+
+async def test_a_fetch_waits_for_room_on_l2_that_is_only_coming(dispatch):
+    """L2 is full of what is being promoted: what the store has comes down when that is over."""
+    copies = Copies()
+    model = ModelSpec(name="m", page_size=16, components=(FULL,))
+    tight = CacheConfig(
+        model=model, l1={"full": 64}, l2={"full": 17}, dispatch=dispatch, prefetch_threshold=16
+    )
+    first, second = range(257), range(1000, 1257)
+    async with (
+        open_cache(tight, before_copy=copies, store=MemoryStore()) as cache,
+        trio.open_nursery() as nursery,
+    ):
+        for tokens in (first, second):
+            await serve(cache, tokens)
+            await cache.settle()
+        await cache.evict("full", 99)
+        copies.held = {Tier.L1}
+        nursery.start_soon(hit, cache, second, hits := [])
+        await wait_all_tasks_blocked()
+        nursery.start_soon(hit, cache, first, hits)
+        await wait_all_tasks_blocked()
+        assert not hits
+        await copies.let_all_go()
+        await cache.settle()
+        assert hits == [256, 256]
+        assert (await cache.stats()).prefetches == {"absent": 2, "loaded": 1}
+        await cache.check()
