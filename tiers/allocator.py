@@ -40,8 +40,8 @@ class PagePool(Protocol):
         """
         ...
 
-    def disown(self, pages: PageList) -> int:
-        """Take pages from their owner and return how many; they are not free yet.
+    def disown(self, pages: PageList) -> None:
+        """Take pages from their owner; they are not free yet.
 
         Raises `IntegrityError`, with nothing changed, when not every one of them has an owner here:
         it was freed before, comes twice in the list, or never was given out.
@@ -97,13 +97,11 @@ class FixedPool:
         self.owned += count
         return pages
 
-    def disown(self, pages: PageList) -> int:
+    def disown(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
         if not self._owners.remove(pages):
             raise not_owned(self.component, pages)
-        count = len(pages) // PAGE_ID_BYTES
-        self.owned -= count
-        return count
+        self.owned -= len(pages) // PAGE_ID_BYTES
 
     def own(self, pages: PageList) -> None:
         """See `PagePool`."""

@@ -10,7 +10,12 @@ from ..spec import PAGE_ID_BYTES
 from .messages import PageList
 
 _FIRST = Struct("<I").unpack_from
-_OWNED = 1
+_OWNED = 0xFFFF_FFFF
+"""The mark of a page that has an owner; any id marks one that has none."""
+
+_BYTE = b"\xff"
+_MARK = np.dtype("<u4")
+_INDEX = np.dtype(np.intp)
 
 
 class Owners:
@@ -20,62 +25,55 @@ class Owners:
     compared as bytes, which takes a third of the time that scattered ids take.
     """
 
-    __slots__ = ("_bytes", "_marks", "_places", "_run")
+    __slots__ = ("_bytes", "_marks", "_run")
 
     def __init__(self, capacity: int) -> None:
-        self._bytes = bytearray(capacity * PAGE_ID_BYTES)
-        self._marks = np.frombuffer(self._bytes, dtype="<i4")
-        self._run = np.arange(capacity, dtype="<i4").tobytes()
-        self._places = np.frombuffer(self._run, dtype="<i4")
+        self._run = np.arange(capacity, dtype=_MARK).tobytes()
+        self._bytes = bytearray(self._run)
+        self._marks = np.frombuffer(self._bytes, dtype=_MARK)
 
     def add(self, pages: PageList) -> None:
         """Mark pages that have no owner; they must be ids of the pool, each once."""
-        size = len(pages)
-        if not size:
+        if not pages:
             return
+        size = len(pages)
         start = _FIRST(pages)[0] * PAGE_ID_BYTES
-        if self._run[start : start + size] == pages:
-            self._bytes[start : start + size] = _ONES[:size] if size <= len(_ONES) else _ones(size)
+        if self._run.startswith(pages, start):
+            self._bytes[start : start + size] = _BYTE * size
         else:
             self._marks[_indexes(pages)] = _OWNED
 
     def remove(self, pages: PageList) -> bool:
         """Unmark pages; False, and nothing changed, where not every one has an owner, or comes twice."""
-        size = len(pages)
-        if not size:
+        if not pages:
             return True
+        size = len(pages)
         if size % PAGE_ID_BYTES:
             return False
-        ones = _ONES[:size] if size <= len(_ONES) else _ones(size)
+        run, owned = self._run, _BYTE * size
         start = _FIRST(pages)[0] * PAGE_ID_BYTES
-        if self._run[start : start + size] == pages:
-            if self._bytes[start : start + size] != ones:
+        if run.startswith(pages, start):
+            if not self._bytes.startswith(owned, start):
                 return False
-            self._bytes[start : start + size] = bytes(size)
+            self._bytes[start : start + size] = pages
             return True
-        marks = self._marks
-        indexes = _indexes(pages)
+        if size > len(run):
+            return False
+        marks, indexes = self._marks, _indexes(pages)
         try:
-            owned = marks.take(indexes).tobytes() == ones
+            if marks.take(indexes).tobytes() != owned:
+                return False
         except IndexError:
             return False
-        if not owned:
-            return False
-        # of an id that comes twice the last place stays
-        places = self._places[: len(indexes)]
-        marks[indexes] = places
-        once = marks.take(indexes).tobytes() == places.tobytes()
-        marks[indexes] = 0 if once else _OWNED
-        return once
+        # Each is marked by its place in the list: of an id that comes twice the last place stays.
+        places = run[:size]
+        marks[indexes] = np.frombuffer(places, _MARK)
+        if marks.take(indexes).tobytes() == places:
+            return True
+        marks[indexes] = _OWNED
+        return False
 
 
 def _indexes(pages: PageList) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     # unsigned, so that an id below zero is too high and not one from the end
-    return np.frombuffer(pages, dtype="<u4").astype(np.intp)
-
-
-def _ones(size: int) -> bytes:
-    return _OWNED.to_bytes(PAGE_ID_BYTES, "little") * (size // PAGE_ID_BYTES)
-
-
-_ONES = _ones(4096 * PAGE_ID_BYTES)
+    return np.frombuffer(pages, _MARK).astype(_INDEX)

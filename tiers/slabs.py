@@ -139,13 +139,11 @@ class SlabPool:
         self._owners.add(pages)
         return pages
 
-    def disown(self, pages: PageList) -> int:
+    def disown(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
         if not self._owners.remove(pages):
             raise not_owned(self.component, pages)
-        count = len(pages) // PAGE_ID_BYTES
-        self.owned -= count
-        return count
+        self.owned -= len(pages) // PAGE_ID_BYTES
 
     def own(self, pages: PageList) -> None:
         """See `PagePool`."""

@@ -150,8 +150,9 @@ def refuses_what_has_no_owner(pool: FixedPool | SlabPool, pages: bytes) -> None:
     give_back(pool, packed(*kept))
     assert pool.owned == 0
     assert sorted(ids(taken(pool, 50))) == sorted(run)
-    with pytest.raises(IntegrityError, match="owner"):
-        pool.disown(packed(*run, run[0]))
+    for twice in ([*run, run[0]], [*reversed(run), *run, *run]):  # the longer more than a pool has
+        with pytest.raises(IntegrityError, match="owner"):
+            pool.disown(packed(*twice))
 
 
 class SlabMachine(RuleBasedStateMachine):
