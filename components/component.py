@@ -112,6 +112,8 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     def evict(self, msg: Evict) -> Freed:
         """Drop idle payloads in the policy's order; those being read only when no idle one is left."""
         tier, pinned, presence = msg.tier, msg.pinned, self._presence
+        if msg.whole and msg.pages > self._unlocked(tier, pinned):
+            return Freed()
         index = presence.indexes[tier]
         out = Withdrawal()
         spared: list[Record] = []
@@ -148,9 +150,12 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     @handles(Unlocked)
     def unlocked(self, msg: Unlocked) -> int:
         """Count the pages that eviction may take."""
-        presence, tier = self._presence, msg.tier
+        return self._unlocked(msg.tier, msg.pinned)
+
+    def _unlocked(self, tier: Tier, pinned: frozenset[int]) -> int:
+        presence = self._presence
         pages = presence.cached[tier] - (presence.locked if tier == _L1 else 0)
-        for node in msg.pinned:
+        for node in pinned:
             record = self._records.get(node)
             payload = None if record is None else record.at[tier]
             if record is not None and payload is not None and (tier != _L1 or not record.lock):

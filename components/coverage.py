@@ -109,7 +109,7 @@ class CoverageActor(ComponentActor[PagedPresence]):
         That is what `_count` does for any; nearly all rules have one range, and a hit costs
         little else.
         """
-        start = 0 if self._presence.base else self._one_range(anchor.end)
+        start = self._one_range(anchor.end)
         if start == anchor.end or not now:
             return page_table(self.component, anchor, *self._count(anchor, now, priority))
         low, parts = self._presence.lock_run(anchor, start, now)
@@ -127,6 +127,8 @@ class CoverageActor(ComponentActor[PagedPresence]):
 
     def _one_range(self, boundary: int) -> int:
         """Return where the need of a boundary begins if it is one range up to there, else the boundary."""
+        if self._presence.base:
+            return 0
         need = self.component.need(boundary)
         return need[0][0] if len(need) == 1 and need[0][1] == boundary else boundary
 
@@ -182,7 +184,7 @@ class CoverageActor(ComponentActor[PagedPresence]):
     def unlock(self, msg: m.Unlock) -> None:
         """Take back the counts of these receipts; a payload may then be evicted."""
         for receipt in msg.receipts:
-            self._presence.unlock_run(self._records[receipt.anchor], receipt.start)
+            self._presence.unlock_run(receipt)
 
     @handles(m.Recede)
     def recede(self, msg: m.Recede) -> m.Locked:

@@ -73,15 +73,19 @@ class EvictionIndex:
         leaf) is for the caller to see.
         """
         heap, old, tier = self._heap, self._old, self._tier
-        while heap or old:
-            entry = heappop(old if old and (not heap or old[0] < heap[0]) else heap)
-            record, payload = entry[4], entry[5]
+        while True:
+            if old and (not heap or old[0] < heap[0]):
+                entry = heappop(old)
+            elif heap:
+                entry = heappop(heap)
+            else:
+                return None
+            before, end, id, number, record, payload = entry
             if record.at[tier] is payload:
                 key = self._key(record)
-                if not key > entry[0]:
+                if not key > before:
                     payload.queued = False
                     return record, payload
-                heappush(heap, (key, *entry[1:]))
+                heappush(heap, (key, end, id, number, record, payload))
             elif self._stale:
                 self._stale -= 1
-        return None

@@ -139,5 +139,6 @@ class PagedActor(CoverageActor):
 
 def _check_run(own: int, end: int, pages: m.PageList, page_size: int) -> None:
     """Refuse pages that are not exactly those of the tokens from `own` to `end`."""
-    if len(pages) != max(0, end - own) // page_size * PAGE_ID_BYTES:
+    count = (end - own) // page_size if end > own else 0
+    if len(pages) != count * PAGE_ID_BYTES:
         raise IntegrityError(f"{len(pages)} bytes of page ids for tokens [{own}, {end})")

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..errors import IntegrityError
 from ..spec import PAGE_ID_BYTES, Tier
-from .messages import Grow, PageList
+from .messages import Grow, PageList, Receipt
 from .policies import Key
 from .presence import Presence
 from .records import NO_KIDS, Payload, Record
@@ -30,10 +30,10 @@ class PagedPresence(Presence):
 
     def _lost(self, record: Record, tier: int) -> None:
         if self.base:
-            parent = record.parent
-            parent.kids[tier] -= 1
-            if not parent.kids[tier]:  # its last child is gone: it is a leaf, which may go next
-                self.requeue(parent, tier)
+            kids = record.parent.kids
+            left = kids[tier] = kids[tier] - 1
+            if not left:  # its last child is gone: the parent is a leaf, which may go next
+                self.requeue(record.parent, tier)
 
     def _bare(self, record: Record) -> None:
         """Keep the record: the node is still in the tree."""
@@ -44,36 +44,35 @@ class PagedPresence(Presence):
         Returns the last of them, and the lowest that is locked: the parent where none is.
         """
         records, base, tier, page = self.records, self.base, msg.tier, self.page_size
-        own, ends, pages, now, priority = msg.own, msg.ends, msg.pages, msg.now, msg.priority
-        record = low = parent
+        own, pages, now, priority = msg.own, msg.pages, msg.now, msg.priority
+        above = low = parent
+        start = parent.end
         used = payloads = locked = 0
-        for index, node in enumerate(msg.path):
-            end = ends[index]
-            above = record
+        for node, end in zip(msg.path, msg.ends, strict=True):
             kids = [0, 0] if base else NO_KIDS
-            record = records[node] = Record(node, above, above.end, end, now, priority, kids)
+            record = records[node] = Record(node, above, start, end, now, priority, kids)
             if end > locked_from:
                 record.lock = 1
                 if low is parent:
                     low = record
-            if end <= own:
-                continue
-            if above.end < own:
-                raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
-            size = (end - above.end) // page * PAGE_ID_BYTES
-            payload = record.at[tier] = Payload(pages[used : used + size])
-            used += size
-            payloads += 1
-            if base:
-                above.kids[tier] += 1
-            if tier == _L1 and record.lock:
-                locked += size
-            else:  # it has no children yet: if it gets some, the index passes over it
-                self.indexes[tier].add(record, payload)
+            if end > own:
+                if start < own:
+                    raise IntegrityError(f"node {node} was not cut where own pages start: {own}")
+                size = (end - start) // page * PAGE_ID_BYTES
+                payload = record.at[tier] = Payload(pages[used : used + size])
+                used += size
+                payloads += 1
+                if base:
+                    above.kids[tier] += 1
+                if record.lock:  # which is for L1 only
+                    locked += size
+                else:  # it has no children yet: if it gets some, the index passes over it
+                    self.indexes[tier].add(record, payload)
+            above, start = record, end
         self.cached[tier] += used // PAGE_ID_BYTES
         self.payloads[tier] += payloads
         self.locked += locked // PAGE_ID_BYTES
-        return record, low
+        return above, low
 
     # -- locks ------------------------------------------------------------------------------------
 
@@ -112,9 +111,9 @@ class PagedPresence(Presence):
         self.locked += (anchor.end - record.start - before) // self.page_size
         return record, parts if whole else None
 
-    def unlock_run(self, anchor: Record, start: int) -> None:
-        """Take one lock from each node from the anchor up to the one that begins at `start`."""
-        record = anchor
+    def unlock_run(self, held: Receipt) -> None:
+        """Take one lock from each node that a receipt tells of."""
+        start, record = held.start, self.records[held.anchor]
         free = record.end - start  # tokens that nobody locks now, but for what the loop finds
         while record.end > start:  # at the latest the root ends the way up
             lock = record.lock = record.lock - 1

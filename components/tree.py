@@ -7,6 +7,8 @@ no payload: whether a node may be reused is what the components say.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 
 from ..actors import Leaf, handles
@@ -59,6 +61,10 @@ class Node(msgspec.Struct, eq=False):
             self.children = None
 
 
+_ID, _END = attrgetter("id"), attrgetter("end")
+_NOTHING = m.Walked((), (), partial=False)
+
+
 class UnifiedTreeCore(Leaf):
     """Own the forest. A walk costs the compared bytes plus O(nodes on the path)."""
 
@@ -76,11 +82,12 @@ class UnifiedTreeCore(Leaf):
     def walk(self, msg: m.Walk) -> m.Walked:
         """Follow the key as far as edges agree, page by page; change nothing."""
         node = self._nodes[msg.start] if msg.start else self._roots.get(msg.namespace)
-        path: list[int] = []
-        ends: list[int] = []
+        if node is None:
+            return _NOTHING
+        found: list[Node] = []
         key, page, at = msg.key, self._page, 0
         size = len(key) if msg.size is None else msg.size
-        while node is not None and at < size:
+        while at < size:
             child = node.only
             if child is None:
                 children = node.children
@@ -88,19 +95,19 @@ class UnifiedTreeCore(Leaf):
                 if child is None:
                     break
             edge = child.key
-            after = at + len(edge)
-            if after <= size and key.startswith(edge, at):
-                path.append(child.id)
-                ends.append(child.end)
-                at, node = after, child
+            if key.startswith(edge, at, size):
+                found.append(child)
+                at += len(edge)
+                node = child
                 continue
             common = self._common(edge, key, at, size)
             if common:
-                path.append(child.id)
-                ends.append(child.start + common // TOKEN_BYTES)
-                return m.Walked(tuple(path), tuple(ends), partial=True)
+                end = child.start + common // TOKEN_BYTES
+                ends = (*map(_END, found), end)
+                found.append(child)
+                return m.Walked(tuple(map(_ID, found)), ends, partial=True)
             break
-        return m.Walked(tuple(path), tuple(ends), partial=False)
+        return m.Walked(tuple(map(_ID, found)), tuple(map(_END, found)), partial=False)
 
     @handles(m.WalkMany)
     def walk_many(self, msg: m.WalkMany) -> tuple[m.Walked, ...]:

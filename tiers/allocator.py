@@ -89,8 +89,10 @@ class FixedPool:
         left = len(free) - count
         if left < 0:
             return None
-        if count < 0:
-            raise negative(self.component, count)
+        if count <= 0:
+            if count:
+                raise negative(self.component, count)
+            return b""
         pages = free[left:].tobytes()
         del free[left:]
         self._owners.add(pages)

@@ -120,8 +120,9 @@ class Publishing:
                         cuts.add(at)
             elif not part.base:
                 for low, _ in part.rule.need(upto):
-                    if low - low % page > start:
-                        cuts.add(low - low % page)
+                    cut = low - low % page
+                    if cut > start:
+                        cuts.add(cut)
         return tuple(sorted(cuts)) if cuts else ()
 
     async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:

@@ -102,32 +102,40 @@ class Room:
     async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back | Lack:
         """Evict what is lacking, if then all is there or pending; what goes back to the tier, then."""
         lacking: list[tuple[Part, int]] = []
-        beyond: list[str] = []
-        possible = short.lacking[0][2]
         for name, needed, free, coming in short.lacking:
             pages = needed - free - coming
             if pages > 0:
-                part = self._parts.by_name[name]
-                unlocked = await part.ref.ask(Unlocked(tier, pinned))
-                if pages > unlocked:
-                    possible = possible if beyond else free + unlocked
-                    beyond.append(name)
-                lacking.append((part, pages))
-        if beyond:
-            return Lack(coming=False, pools=tuple(beyond), possible=possible)
-        if (
-            not lacking
-        ):  # perhaps each alone would do, but not all: where pools share floating slabs
+                lacking.append((self._parts.by_name[name], pages))
+        possible = short.lacking[0][2]
+        if not lacking:  # each alone would do, perhaps, but not all: pools may share floating slabs
             waits = any(needed > free for _, needed, free, _ in short.lacking)
             return Lack(coming=waits, possible=possible)
+        for part, pages in lacking[1:]:  # the first is asked by its eviction
+            if pages > await part.ref.ask(Unlocked(tier, pinned)):
+                return await self._why(tier, short, pinned)
         back: _Back = []
-        for part, pages in lacking:
+        part, pages = lacking[0]
+        freed = await self._evict(tier, part, pages, pinned, back, whole=True)
+        if not freed.nodes:
+            return await self._why(tier, short, pinned)
+        for part, pages in lacking[1:]:
             # Less what went along with another component's payload.
             along = sum([len(gone) for other, gone, _ in back if other == part.name])
             if pages * PAGE_ID_BYTES > along:
                 missing = pages - along // PAGE_ID_BYTES
                 await self._evict(tier, part, missing, pinned, back)
-        return back or Lack(coming=True, possible=possible)  # what may go is still arriving
+        return back or Lack(coming=True, possible=possible)
+
+    async def _why(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> Lack:
+        """Say why nothing was evicted: some pools lack more than may go, or it is still arriving."""
+        beyond: list[str] = []
+        possible = short.lacking[0][2]
+        for name, needed, free, coming in short.lacking:
+            unlocked = await self._parts.by_name[name].ref.ask(Unlocked(tier, pinned))
+            if needed - free - coming > unlocked:
+                possible = possible if beyond else free + unlocked
+                beyond.append(name)
+        return Lack(coming=not beyond, pools=tuple(beyond), possible=possible)
 
     async def is_coming(self, want: Want) -> bool:
         """Say whether L1 lacks some of `want` now, and what is pending will do."""
@@ -169,11 +177,18 @@ class Room:
         return own, freed.pages - own, len(freed.nodes)
 
     async def _evict(
-        self, tier: Tier, part: Part, pages: int, pinned: frozenset[int], back: _Back
+        self,
+        tier: Tier,
+        part: Part,
+        pages: int,
+        pinned: frozenset[int],
+        back: _Back,
+        *,
+        whole: bool = False,
     ) -> Freed:
         """Evict from one component, and what goes along; what leaves `tier` is added to `back`."""
         started = self._report.begin()
-        freed = await part.ref.ask(Evict(tier, pages, pinned))
+        freed = await part.ref.ask(Evict(tier, pages, pinned, whole))
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)

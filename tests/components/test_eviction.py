@@ -12,7 +12,7 @@ from banyankv.components.eviction import EvictionIndex
 from banyankv.components.full import FullComponent
 from banyankv.components.kinds import make_actor
 from banyankv.components.mamba import MambaComponent
-from banyankv.components.move_messages import Drop, Evict, Freed, Moved
+from banyankv.components.move_messages import Drop, Evict, Freed, Moved, Unlocked
 from banyankv.components.policies import POLICIES, EvictionView, eviction_key
 from banyankv.components.records import NO_KIDS, Payload, Record
 from banyankv.components.swa import SWAComponent
@@ -174,6 +174,19 @@ def test_a_pinned_payload_is_spared_and_found_again() -> None:
     a = world.boundary("a")
     assert world.evict(Tier.L1, 3, frozenset({a})) == ["b", "c"]
     assert world.evict(Tier.L1, 3) == ["a"]
+
+
+def test_a_whole_eviction_drops_nothing_where_too_little_may_go() -> None:
+    world = World(SWAComponent("swa", 1, 3))
+    for prompt in "abc":
+        world.publish(prompt)
+    pinned = frozenset({world.boundary("a")})
+    world.lock("b")
+    assert world.actor.unlocked(Unlocked(Tier.L1, pinned)) == 1
+    assert world.actor.evict(Evict(Tier.L1, 2, pinned, whole=True)) == Freed()
+    world.check()
+    freed = world.actor.evict(Evict(Tier.L1, 1, pinned, whole=True))
+    assert freed.nodes == (world.boundary("c"),)
 
 
 def test_nodes_say_what_their_boundary_lost() -> None:
