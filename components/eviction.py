@@ -73,6 +73,7 @@ class EvictionIndex:
         leaf) is for the caller to see.
         """
         heap, old, tier = self._heap, self._old, self._tier
+        risen: set[int] | None = None  # one key may rise at each look: it is looked at once
         while True:
             if old and (not heap or old[0] < heap[0]):
                 entry = heappop(old)
@@ -83,9 +84,11 @@ class EvictionIndex:
             before, end, id, number, record, payload = entry
             if record.at[tier] is payload:
                 key = self._key(record)
-                if not key > before:
+                if not key > before or (risen is not None and number in risen):
                     payload.queued = False
                     return record, payload
+                risen = risen or set()
+                risen.add(number)
                 heappush(heap, (key, end, id, number, record, payload))
             elif self._stale:
                 self._stale -= 1

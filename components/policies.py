@@ -54,6 +54,6 @@ def eviction_key(policy: str | Policy) -> Key:
         return lambda r: policy(
             EvictionView(r.stamp, r.previous, r.born, r.hits, r.priority, r.start, r.end)
         )
-    if policy not in _KEYS:
+    if not isinstance(policy, str) or policy not in _KEYS:
         raise ConfigError(f"policy {policy!r} is not one of {', '.join(POLICIES)} or a callable")
     return _KEYS[policy]

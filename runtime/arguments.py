@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection
 
 from ..errors import ConfigError
@@ -18,18 +19,25 @@ def whole(name: str, value: object, least: int | None = None) -> int:
 
 
 def _index(name: str, value: object) -> int:
-    index = getattr(type(value), "__index__", None)
-    if index is None or isinstance(value, bool):
-        raise ConfigError(f"{name} must be a whole number, not {value!r}")
-    number: int = index(value)
-    return number
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    except Exception as error:  # arrays have an __index__ that refuses, and anybody may write one
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from error
+    raise ConfigError(f"{name} must be a whole number, not {value!r}")
 
 
 def seconds(name: str, value: object) -> float:
     """Return a duration in seconds, infinity included. Raises ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{name} is too large a number of seconds: use infinity") from error
+    if math.isnan(number):
+        raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
+    return number
 
 
 _DEFAULT_SPACE = Namespace().encode()
@@ -69,6 +77,12 @@ def word(name: str, value: object) -> str:
 def optional_word(name: str, value: object) -> str | None:
     """Return a text or None. Raises ConfigError."""
     return None if value is None else word(name, value)
+
+
+def optional(name: str, value: object, kind: type) -> None:
+    """Refuse what is neither of a kind nor None. Raises ConfigError."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__} or None, not {value!r}")
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> str:

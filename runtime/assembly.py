@@ -89,7 +89,10 @@ def make_rules(
                 f"component {spec.name!r}: rule {spec.rule!r} is not one of {', '.join(known)}; "
                 f"pass your own as open_cache(..., rules={{...}})"
             )
-        rules.append(known[spec.rule].from_spec(spec, model.page_size))
+        rule = known[spec.rule]
+        if not (isinstance(rule, type) and issubclass(rule, TreeComponent)):
+            raise ConfigError(f"rule {spec.rule!r} must be a class of TreeComponent, not {rule!r}")
+        rules.append(rule.from_spec(spec, model.page_size))
     return tuple(rules)
 
 

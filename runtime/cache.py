@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from ..actors import FaultPlan, Journal
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ConfigError, WouldWait
 from ..spec import TOKEN_BYTES, Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
-from .arguments import handle, optional_word, seconds, space, whole, word
+from .arguments import handle, optional, optional_word, seconds, space, whole, word
 from .arguments import tier as page_tier
 from .assembly import Assembled, assemble
 from .checking import check
@@ -30,7 +31,6 @@ from .tokens import Tokens, pack
 if TYPE_CHECKING:
     import torch
 
-    from ..actors import FaultPlan, Journal
     from ..tiers.pools import DevicePools
     from ..tiers.store.protocol import Store
 
@@ -140,6 +140,8 @@ class Cache:
         brings nothing up from lower tiers: `acquire` what `peek` says is there. Cancelled, or refused
         for one prompt, it takes nothing for any.
         """
+        if not isinstance(prompts, Sequence):
+            raise ConfigError(f"prompts must be a sequence of prompts, not {prompts!r}")
         requests = tuple(
             [self._acquire(each, namespace, priority, stream, wait=False) for each in prompts]
         )
@@ -251,6 +253,19 @@ async def open_cache(
     and copies. Raises ConfigError before anything is started where the configuration cannot
     work, and Closed on leaving where an actor failed beyond its supervisor's patience.
     """
+    if not isinstance(config, CacheConfig):
+        raise ConfigError(f"config must be a CacheConfig, not {config!r}")
+    if store is not None and config.l2 is None:
+        raise ConfigError("a store needs an l2: objects are read into host memory first")
+    for name, part, kind in (
+        ("lent", lent, Mapping),
+        ("rules", rules, Mapping),
+        ("telemetry", telemetry, Telemetry),
+        ("before_copy", before_copy, Callable),
+        ("journal", journal, Journal),
+        ("faults", faults, FaultPlan),
+    ):
+        optional(name, part, kind)
     telemetry = telemetry or Telemetry()
     async with assemble(
         config,

@@ -28,8 +28,8 @@ class DevicePools:
     A paged component has a part per layer, [tensors, P, kv_heads, head_dim]; a snapshot component
     one per state tensor. Tensors that we make are uninitialised: a page's bytes mean something only
     to its owner, after it wrote them. `lent` gives the engine's own tensors for a component (one a
-    part, in order); they stay the engine's, and must outlive the pools. `pages` counts pages (slots)
-    of the components that are not lent.
+    part, in order); they stay the engine's, and must outlive the pools. `pages` counts pages (slots);
+    of a component that is lent it may say nothing, or what the tensors have.
 
     Raises `ConfigError` for a component without pages, an unknown one, a lent tensor that does not
     fit, a device that is not there, or one without room; the message says which and why.
@@ -54,10 +54,14 @@ class DevicePools:
         self.capacity: dict[str, int] = {}
         for name, layout in self.layouts.items():
             if name in lent:
-                if name in pages:
-                    raise ConfigError(f"L1: {name!r} is lent, so its page count is the tensors'")
-                parts = list(lent[name])
+                parts = _lent(name, lent[name])
                 _check_lent(layout, parts, self.device)
+                given = parts[0].shape[0]
+                if pages.get(name, given) != given:
+                    raise ConfigError(
+                        f"L1: the lent tensors of {name!r} have {given} pages, not the {pages[name]} "
+                        f"that are configured"
+                    )
             else:
                 if pages.get(name, 0) < 1:
                     raise ConfigError(f"L1: give component {name!r} at least one page")
@@ -126,6 +130,15 @@ def _make(layout: PageLayout, pages: int, device: torch.device) -> list[torch.Te
             f"L1: {device} has no room for {pages * layout.page_bytes:,} bytes, {pages:,} pages of "
             f"{layout.component!r}; lower l1[{layout.component!r}]"
         ) from error
+
+
+def _lent(name: str, tensors: object) -> list[torch.Tensor]:
+    import torch
+
+    parts = list(tensors) if isinstance(tensors, Sequence) else []
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise ConfigError(f"lent tensors of {name!r}: a list of tensors is needed, one a part")
+    return parts
 
 
 def _check_lent(layout: PageLayout, tensors: list[torch.Tensor], device: torch.device) -> None:

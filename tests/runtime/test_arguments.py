@@ -20,6 +20,7 @@ from banyankv import (
     open_cache,
 )
 from banyankv.runtime.tokens import pack
+from banyankv.testing import MemoryStore
 
 MODEL = ModelSpec(
     name="m",
@@ -210,6 +211,45 @@ def test_a_configuration_refuses_what_it_cannot_mean(wrong):
 def test_a_specification_refuses_what_it_cannot_mean(make):
     with pytest.raises(ConfigError):
         make()
+
+
+class Refuses:
+    """An index that cannot be had, as that of an array of two."""
+
+    def __index__(self):
+        raise TypeError("only one-element arrays")
+
+
+@pytest.mark.parametrize("number", [np.array([1, 2]), torch.tensor([1, 2]), Refuses()], ids=said)
+async def test_what_refuses_to_be_an_index_is_no_whole_number(dispatch, number):
+    async with opened(dispatch) as cache, await cache.acquire(range(40)) as lease:
+        with pytest.raises(ConfigError, match="must be a whole number"):
+            await lease.extend(number)
+        with pytest.raises(ConfigError, match="use infinity"):
+            await lease.extend(1, deadline=10**400)
+        with pytest.raises(ConfigError, match="sequence of prompts"):
+            await cache.acquire_batch(5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"policy": []},
+        {"lent": 5},
+        {"rules": "full"},
+        {"rules": {"full": 5}},
+        {"telemetry": 5},
+        {"before_copy": 5},
+        {"journal": "file"},
+        {"faults": {}},
+        {"store": MemoryStore()},
+    ],
+    ids=said,
+)
+async def test_opening_refuses_what_it_cannot_use(wrong):
+    with pytest.raises(ConfigError):
+        async with open_cache(CacheConfig(model=MODEL, l1={"full": 64, "swa": 64}), **wrong):
+            pass
 
 
 def opened(dispatch):
