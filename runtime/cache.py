@@ -246,12 +246,13 @@ async def open_cache(
     """Open a cache for the length of a block.
 
     `policy` is a callable in place of the configured name; `store` an L3 store of one's own in place
-    of the embedded one (its maker closes it); `lent` L1 tensors by component; `rules` further
-    component rules by name; `telemetry` one that was made with providers of one's own, in place of
-    the host's global ones; `before_copy` is awaited before each batch of copies (tests stall or
-    fail them there); `journal` records every message, `faults` says what goes wrong at message edges
-    and copies. Raises ConfigError before anything is started where the configuration cannot
-    work, and Closed on leaving where an actor failed beyond its supervisor's patience.
+    of the embedded one (its maker closes it); `lent` L1 tensors by component, with as many pages as
+    `config.l1` says; `rules` further component rules by name; `telemetry` one that was made with
+    providers of one's own, in place of the host's global ones; `before_copy` is awaited before each
+    batch of copies (tests stall or fail them there); `journal` records every message, `faults` says
+    what goes wrong at message edges and copies. Raises ConfigError before anything is started where
+    the configuration cannot work, and Closed on leaving where an actor failed beyond its
+    supervisor's patience.
     """
     if not isinstance(config, CacheConfig):
         raise ConfigError(f"config must be a CacheConfig, not {config!r}")
@@ -261,11 +262,12 @@ async def open_cache(
         ("lent", lent, Mapping),
         ("rules", rules, Mapping),
         ("telemetry", telemetry, Telemetry),
-        ("before_copy", before_copy, Callable),
         ("journal", journal, Journal),
         ("faults", faults, FaultPlan),
     ):
         optional(name, part, kind)
+    if not (before_copy is None or callable(before_copy)):
+        raise ConfigError(f"before_copy must be an async function or None, not {before_copy!r}")
     telemetry = telemetry or Telemetry()
     async with assemble(
         config,

@@ -90,10 +90,11 @@ class Prefetch:
     """One prefetch on its way.
 
     `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` and
-    `reuse` are what its `Find` said that there is already; `items` are fetched up to `endpoint`.
+    `reuse` are what its `Find` said that there is already; FULL reaches up to `reach` in the store,
+    and `items` are fetched up to `endpoint`.
     """
 
-    __slots__ = ("_by", "asker", "endpoint", "full", "items", "key", "operation", "reuse")
+    __slots__ = ("_by", "asker", "endpoint", "full", "items", "key", "operation", "reach", "reuse")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Prefetch:
         self.full = full
         self.reuse = reuse
         self.endpoint = 0
+        self.reach = 0
         self.items: tuple[t.StoreItem, ...] = ()
         by.by_operation[self.operation.id] = by.by_chunk[key] = self
 
@@ -122,8 +124,11 @@ class Prefetch:
 
     async def found(self, msg: m.Found) -> None:
         """Allocate L2 for what was found and start the fetch, or end here."""
-        self.asker.full = msg.full
+        self.asker.full, self.reach, self.endpoint = msg.full, msg.full, msg.endpoint
         if not msg.endpoint:
+            if msg.failed:
+                for pending in self.operation.waiting:
+                    pending.searched = True  # the store has no answer for anybody
             self._ended("storage_transfer" if msg.failed else "absent")
             return
         if not self.operation.waiting:
@@ -149,7 +154,7 @@ class Prefetch:
                 room[item.component][count * PAGE_ID_BYTES :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
-        self.endpoint, self.items = msg.endpoint, tuple(items)
+        self.items = tuple(items)
         await self._by.parts.below.ask(m.Fetch(msg.op, self.items))
 
     def _pages(self, item: t.StoreItem) -> int:
@@ -197,6 +202,8 @@ class Prefetch:
         del by.by_chunk[self.key]
         by.outcomes[outcome] += 1
         for pending in operation.waiting:
+            if not pending.searched:
+                self._share(pending)
             if pending.trace is not None:
                 by.report.done(
                     PrefetchDone,
@@ -207,3 +214,22 @@ class Prefetch:
                     outcome=outcome,
                 )
         operation.over()
+
+    def _share(self, joiner: AcquireFlight) -> None:
+        """Let the answer be that of one who joined, where its own search would find the same.
+
+        So it is where FULL ends within what both have in common, or nothing follows that: else many
+        equal requests would ask one after another.
+        """
+        page, chunk = self._by.parts.page, self._by.parts.chunk
+        mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
+        limit = reusable_tokens(theirs, page) // chunk * chunk
+        most = min(limit, reusable_tokens(mine, page) // chunk * chunk)
+        common, size = 0, chunk * TOKEN_BYTES
+        while common < most and theirs.startswith(
+            mine[common * TOKEN_BYTES : common * TOKEN_BYTES + size], common * TOKEN_BYTES
+        ):
+            common += chunk
+        if self.endpoint <= common and (self.reach < common or common == limit):
+            joiner.searched = True
+            joiner.full = min(self.reach, common)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from banyankv.components.full import FullComponent
 from banyankv.components.kinds import make_actor
 from banyankv.components.mamba import MambaComponent
 from banyankv.components.move_messages import Drop, Evict, Freed, Moved, Unlocked
-from banyankv.components.policies import POLICIES, EvictionView, eviction_key
+from banyankv.components.policies import POLICIES, EvictionView, Policy, eviction_key
 from banyankv.components.records import NO_KIDS, Payload, Record
 from banyankv.components.swa import SWAComponent
 from banyankv.errors import ConfigError
@@ -230,8 +231,8 @@ def test_pages_with_two_readers_come_back_once_when_the_last_is_over() -> None:
 class Churn:
     """Records with payloads on L1 that come and go, used by the index only."""
 
-    def __init__(self) -> None:
-        self.index = EvictionIndex(Tier.L1, eviction_key("lru"))
+    def __init__(self, policy: str | Policy = "lru") -> None:
+        self.index = EvictionIndex(Tier.L1, eviction_key(policy))
         self.live: dict[int, Record] = {}
         self.now = 0
 
@@ -412,3 +413,16 @@ def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) 
     assert held.payloads == 5
     assert len(actor._presence.indexes[Tier.L1]) <= 4 * 5 + 100
     assert len(actor.views(m.Records())) == 5
+
+
+def test_a_key_that_rises_at_each_look_ends_an_eviction_all_the_same() -> None:
+    looks = itertools.count()
+    churn = Churn(lambda view: next(looks))
+    for _ in range(9):
+        churn.add()
+    for left in range(8, -1, -1):
+        found = churn.index.pop()
+        assert found is not None
+        found[0].at[Tier.L1] = None
+        assert len(churn.index) == left
+    assert churn.index.pop() is None

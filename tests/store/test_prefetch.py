@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import trio
 import trio.testing
-from banyankv import Cache, Tier, open_cache
+from banyankv import Cache, Tier, TierUnavailable, open_cache
 from banyankv.runtime.assembly import make_rules
 from banyankv.tiers.store.faulty import FaultyStore, SeededFaults, StoreFailure
 from banyankv.tiers.store.memory import MemoryStore
@@ -216,3 +216,58 @@ async def test_what_comes_after_its_asker_has_left_is_kept_or_given_back(dispatc
         nursery.start_soon(acquired, cache, TOKENS[:513])
         await trio.testing.wait_all_tasks_blocked(0.05)
         nursery.cancel_scope.cancel()  # closed while it reads
+
+
+class Counted(Slow):
+    """Counts how often it is asked what it has, and answers when told to `go`; or fails."""
+
+    calls = 0
+    fails = False
+
+    async def exists(self, keys: Sequence[bytes]) -> list[bool]:
+        self.calls += 1
+        await self.go.wait()
+        if self.fails:
+            raise TierUnavailable("out of order")
+        return await super().exists(keys)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("shared", [len(TOKENS), 2 * CHUNK + 9])
+async def test_those_who_ask_for_what_is_not_there_are_answered_together(
+    dispatch: str, shared: int, fails: bool
+) -> None:
+    store = Counted()
+    store.fails = fails
+    store.go = trio.Event()
+    async with open_cache(config(dispatch), store=store) as cache, trio.open_nursery() as nursery:
+        for tail in range(5):
+            prompt = [*TOKENS[:shared], *[tail] * (len(TOKENS) - shared)]
+            nursery.start_soon(acquired, cache, prompt)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        store.go.set()
+    assert store.calls == 1
+
+
+async def test_who_joined_asks_for_itself_where_the_first_answer_is_not_its_own(
+    dispatch: str,
+) -> None:
+    made, store = config(dispatch, swa=100, states=True), Slow()
+    other = [*TOKENS[:CHUNK], *TOKENS[: 2 * CHUNK]]
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS, (256, 512))
+        await serve(cache, other, (512,))
+    async with open_cache(made, store=store) as cache:
+        lengths: dict[int, int] = {}
+
+        async def ask(number: int, prompt: Sequence[int]) -> None:
+            async with await cache.acquire(prompt) as lease:
+                lengths[number] = lease.length
+
+        async with trio.open_nursery() as nursery:
+            for number, prompt in enumerate(
+                [TOKENS[:513], TOKENS[:257], other[:513], TOKENS[:513]]
+            ):
+                nursery.start_soon(ask, number, prompt)
+        assert lengths == {0: 512, 1: 256, 2: 512, 3: 512}
+        await empty(cache)
