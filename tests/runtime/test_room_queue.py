@@ -425,6 +425,7 @@ async def test_a_fetch_waits_for_room_on_l2_that_is_only_coming(dispatch):
         assert not hits
         await copies.let_all_go()
         await cache.settle()
+        await wait_all_tasks_blocked()  # they have been answered, and may still have to run
         assert hits == [256, 256]
         assert (await cache.stats()).prefetches == {"absent": 2, "loaded": 1}
         await cache.check()
