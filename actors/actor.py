@@ -84,7 +84,7 @@ class Actor:
     """Message type -> name of the method that handles it."""
 
     refusals: ClassVar[tuple[type[BanyanError], ...]] = (BanyanError,)
-    """Errors by which a handler says no, having changed nothing; any other one is a crash."""
+    """Errors by which a handler says no, its actor's state being whole; any other one is a crash."""
 
     life: Ref[Any] | None = None
     """The reference as the kernel gives it; use `ref`."""

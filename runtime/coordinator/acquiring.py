@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import trio
+
 from ...actors import Trace
 from ...spec import Tier
 from .. import messages as m
@@ -114,7 +116,7 @@ class AcquireFlight(Flight, eq=False):
     _lower: bool  # whether lower tiers are worth waiting for
     searched: bool = False
     full: int = 0
-    _patient: bool = True
+    _deadline: float = -1.0  # until when it waits for room, from its first wish on
     _queued: bool = False
     _want: Want = ()
     _record: LeaseRecord | None = None
@@ -154,9 +156,9 @@ class AcquireFlight(Flight, eq=False):
                     return self._leased(record)
                 self._want = tuple((part.name, 1) for part in by.parts.snapshots)
             await by.book.give_back(record)
-            if lack.coming and self._patient:
+            if lack.coming and self._may_wait():
                 self._queued = True
-                by.queue.join(self, by.patience)
+                by.queue.join(self, self._deadline)
                 return None
             if lacking and not self._lacks_slots(lack):
                 self._lower = False
@@ -228,6 +230,13 @@ class AcquireFlight(Flight, eq=False):
 
     # -- waiting --------------------------------------------------------------------------------------
 
+    def _may_wait(self) -> bool:
+        """Say whether it may wait for room: so long in all, however often it has to queue up."""
+        now = trio.current_time()
+        if self._deadline < 0:
+            self._deadline = now + self.by.patience
+        return now < self._deadline
+
     def _wait_for(self, operation: Operation) -> None:
         self._operations[operation] = None
         operation.join(self)
@@ -262,7 +271,6 @@ class AcquireFlight(Flight, eq=False):
 
     async def give_up(self) -> bool:
         """See `Waiter`: it goes on with what the device has, for which nothing need come."""
-        self._patient = False
         await self.go_on()
         return False
 

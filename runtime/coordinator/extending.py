@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import trio
+
 from ...components import messages as c
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...spec import PAGE_ID_BYTES, Tier
@@ -92,7 +94,7 @@ class Extending:
         if hopeless or patience <= 0:
             raise shortage
         flight = ExtendFlight(self, record, msg)
-        self.queue.join(flight, patience)
+        self.queue.join(flight, trio.current_time() + patience)
         return flight
 
     async def take(self, record: LeaseRecord, count: int) -> m.Extended | None:

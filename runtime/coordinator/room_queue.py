@@ -21,6 +21,8 @@ from typing import Protocol
 
 import trio
 
+from .alarm import Alarm
+
 _REFUSALS = 64
 """Requests that one operation refuses at most."""
 
@@ -40,14 +42,13 @@ class Waiter(Protocol):
 class RoomQueue:
     """Let requests wait for room; used inside the cache actor's operations only.
 
-    `waiting` is in the order of asking. `alarm` is to have `refuse_late` called at a time, `stir` to
-    have `serve` called from now on.
+    `waiting` is in the order of asking. `alarm` has `refuse_late` called at a time, `stir` has `serve`
+    called from now on.
     """
 
-    def __init__(self, alarm: Callable[[float], None], stir: Callable[[], None]) -> None:
+    def __init__(self, alarm: Alarm, stir: Callable[[], None]) -> None:
         self._alarm = alarm
         self._stir = stir
-        self._armed = inf
         self._served = False
         self._number = 0
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -57,17 +58,16 @@ class RoomQueue:
         """Say whether a request may take room: it is the first that waits, or nobody does."""
         return not self.waiting or next(iter(self.waiting)) is waiter
 
-    def join(self, waiter: Waiter, patience: float) -> None:
-        """Queue up, unless it stands there already."""
+    def join(self, waiter: Waiter, deadline: float) -> None:
+        """Queue up until a time (trio time), unless it stands there already."""
         if waiter in self.waiting:
             return
         self._number += 1
         self.waiting[waiter] = self._number
         self._stir()
-        if patience < inf:
-            deadline = trio.current_time() + patience
+        if deadline < inf:
             heappush(self._deadlines, (deadline, self._number, waiter))
-            self._arm(deadline)
+            self._alarm.set(deadline)
 
     def leave(self, waiter: Waiter) -> None:
         """Take a request out, if it waits here."""
@@ -86,7 +86,6 @@ class RoomQueue:
 
     async def refuse_late(self) -> None:
         """Refuse those whose patience is over, as far as that can give no room to the next."""
-        self._armed = inf
         for _ in range(_REFUSALS):
             if self._served or self._next_deadline() > trio.current_time():
                 break
@@ -98,7 +97,7 @@ class RoomQueue:
             if first:
                 await self.serve()
         self._served = False
-        self._arm(self._next_deadline())
+        self._alarm.set(self._next_deadline())
 
     def _next_deadline(self) -> float:
         """Find the earliest deadline of who still waits."""
@@ -109,8 +108,3 @@ class RoomQueue:
                 return deadline
             heappop(deadlines)
         return inf
-
-    def _arm(self, deadline: float) -> None:
-        if deadline < self._armed:
-            self._armed = deadline
-            self._alarm(deadline)

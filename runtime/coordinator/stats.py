@@ -28,13 +28,13 @@ class ComponentStats(msgspec.Struct, frozen=True, gc=False):
 class CacheStats(msgspec.Struct, frozen=True):
     """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say.
 
-    `store` is what the tier in front of the store did, None without one.
+    `waiting` requests wait for room, `in_flight` copies and store calls are under way, `due` nodes are to
+    be backed up or saved. `store` is what the tier in front of the store did, None without one.
     """
 
     requests: int
     tokens: int
     hit_tokens: m.HitTokens
-    published: int
     components: tuple[ComponentStats, ...]
     moved_bytes: dict[str, int]
     prefetches: dict[str, int]
@@ -43,6 +43,7 @@ class CacheStats(msgspec.Struct, frozen=True):
     leases: int
     waiting: int
     in_flight: int
+    due: int
     pools: dict[str, tuple[t.PoolUsage, ...]]
     store: s.StoreTierStatistics | None
 
@@ -63,14 +64,13 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 class Counters:
     """What the cache actor counts itself; of the reused tokens, `lower` were on L2 and L3."""
 
-    __slots__ = ("lower", "published", "requests", "reused", "tokens")
+    __slots__ = ("lower", "requests", "reused", "tokens")
 
     def __init__(self) -> None:
         self.requests = 0
         self.tokens = 0
         self.reused = 0
         self.lower = [0, 0]
-        self.published = 0
 
     def acquired(self, msg: m.Acquire, acquired: m.Acquired) -> None:
         """Count one answered acquire."""
@@ -116,12 +116,12 @@ def count_totals(
         moved=tuple((direction, transfers.moved_bytes[direction]) for direction in DIRECTIONS),
         leases=leases,
         waiting=waiting,
-        in_flight=transfers.in_flight(),
+        in_flight=len(transfers.operations),
     )
 
 
 async def gather_stats(
-    totals: Totals, parts: Parts, counters: Counters, transfers: Transfers, prefetching: Prefetching
+    totals: Totals, parts: Parts, transfers: Transfers, prefetching: Prefetching
 ) -> CacheStats:
     """Put the report together; used inside an operation of the cache actor."""
     pools: dict[str, tuple[t.PoolUsage, ...]] = {}
@@ -131,7 +131,6 @@ async def gather_stats(
         requests=totals.requests,
         tokens=totals.tokens,
         hit_tokens=m.HitTokens(*totals.hits),
-        published=counters.published,
         components=totals.components,
         moved_bytes=dict(totals.moved),
         prefetches=dict(prefetching.outcomes),
@@ -140,6 +139,7 @@ async def gather_stats(
         leases=totals.leases,
         waiting=totals.waiting,
         in_flight=totals.in_flight,
+        due=transfers.due(),
         pools=pools,
         store=None if parts.store is None else await parts.store.ask(s.ReadStoreTier()),
     )

@@ -96,9 +96,13 @@ class Transfers:
         )
         return operation
 
-    def in_flight(self) -> int:
-        """Count what is under way between tiers, or due."""
-        return len(self.operations) + len(self._due)
+    def due(self) -> int:
+        """Count the nodes that are to be backed up or saved."""
+        return len(self._due)
+
+    def quiet(self) -> bool:
+        """Say whether nothing is under way between tiers, nor due."""
+        return not (self.operations or len(self._due))
 
     def busy(self, kind: str) -> bool:
         """Say whether an operation of a kind is in flight."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
-
 from ...actors import Coordinator, Message, ReplyToken, handles
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...tiers.fences import Fences
 from .. import messages as m
 from .acquiring import AcquireFlight, Acquiring
+from .alarm import Alarm
 from .batching import Batching
 from .claiming import Claiming
+from .cooling import Cooling
 from .due import Due
 from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
@@ -37,9 +37,6 @@ from .saving import Saving
 from .splitting import Splitter
 from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
 from .transfers import Transfers
-
-_MOMENT = 3
-"""Times that others may run between an alarm and what it is for: who was just refused may release."""
 
 
 class GiveUp(Message[None], frozen=True):
@@ -68,7 +65,6 @@ class UnifiedRadixCache(Coordinator):
     ) -> None:
         super().__init__()
         self._parts = parts
-        self._fences = fences
         self._report = Reporter(self)
         self._room = Room(parts, self._report, Due(self._stir))
         self._planner = Planner(parts)
@@ -85,7 +81,9 @@ class UnifiedRadixCache(Coordinator):
         )
         self._counters = Counters()
         self._leases = LeaseBook(self._room)
-        self._queue = RoomQueue(self._set_alarm, self._stir)
+        self._alarm = Alarm(self)
+        self._queue = RoomQueue(self._alarm, self._stir)
+        self._cooling = Cooling(self, fences)
         self._claiming = Claiming(parts, self._room, self._planner, self._splitter, self._leases)
         self._acquiring = Acquiring(
             parts=parts,
@@ -108,8 +106,6 @@ class UnifiedRadixCache(Coordinator):
         self._flights: dict[ReplyToken, Flight] = {}
         self._settling: dict[ReplyToken, None] = {}
         self._woken = False
-        self._cooling = False  # a child task waits for the device
-        self._cooled = 0  # the fence up to which one has waited
         self._left: list[ReplyToken] = []
         self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._giving_up = False
@@ -140,13 +136,11 @@ class UnifiedRadixCache(Coordinator):
             await self._ready.popleft().go_on()
         if self._waiting:
             await self._queue.serve()
-            if self._room.fence > self._cooled and not self._cooling:
-                self._cooling = True
-                self.start(self._cool, self._room.fence)
+            self._cooling.wait(self._room.fence)
         if not self._woken and self._startable():
             self._woken = True
             self.ref.tell(m.Background())
-        if self._settling and not self._transfers.in_flight():
+        if self._settling and self._transfers.quiet():
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
@@ -156,19 +150,6 @@ class UnifiedRadixCache(Coordinator):
         """Say whether a backup or a save is due and none is under way: one of each at a time."""
         busy = self._transfers.busy
         return bool((self._dirty and not busy("backup")) or (self._unsaved and not busy("save")))
-
-    async def _cool(self, fence: int) -> None:
-        await trio.to_thread.run_sync(self._fences.wait, fence)
-        self.ref.tell(m.Cooled(fence), control=True)
-
-    def _set_alarm(self, at: float) -> None:
-        self.start(self._ring, at)
-
-    async def _ring(self, at: float) -> None:
-        await trio.sleep_until(at)
-        for _ in range(_MOMENT):
-            await trio.lowlevel.checkpoint()
-        self.ref.tell(m.RoomTimeout())
 
     # -- leases ---------------------------------------------------------------------------------------
 
@@ -213,6 +194,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.RoomTimeout)
     async def room_timeout(self, msg: m.RoomTimeout) -> None:
         """Let those wait no longer whose patience is over."""
+        self._alarm.rung()
         await self._queue.refuse_late()
 
     @handles(m.Windows)
@@ -249,7 +231,6 @@ class UnifiedRadixCache(Coordinator):
             )
         if result.nodes and self._lower:
             self._room.due.back_up(result.nodes)
-        self._counters.published += 1
         return result.published
 
     @handles(m.Release)
@@ -320,7 +301,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Cooled)
     async def cooled(self, msg: m.Cooled) -> None:
         """Look after waiters when the device has passed what freed pages had to wait for."""
-        self._cooling, self._cooled = False, msg.fence
+        self._cooling.cooled(msg.fence)
 
     @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
@@ -367,7 +348,7 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Answer when nothing is in flight between tiers, nor due."""
-        if self._transfers.in_flight():
+        if not self._transfers.quiet():
             self._settling[self.defer()] = None
             self._stir()
 
@@ -379,15 +360,13 @@ class UnifiedRadixCache(Coordinator):
             self._room,
             self._transfers,
             leases=len(self._leases),
-            waiting=len(self._flights),
+            waiting=len(self._waiting),
         )
 
     @handles(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
         """Answer counters and usage."""
-        return await gather_stats(
-            self.totals(), self._parts, self._counters, self._transfers, self._prefetching
-        )
+        return await gather_stats(self.totals(), self._parts, self._transfers, self._prefetching)
 
     @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:

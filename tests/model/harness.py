@@ -134,7 +134,7 @@ class Bench(Asking):
         await turn.lease.release()
         self.turns.remove(turn)
         del self.covers[id(turn)]
-        if not (self.pending or stats.waiting or stats.in_flight):
+        if not (self.pending or stats.waiting or stats.in_flight or stats.due):
             assert (await self.look()).on_device() == before.on_device(), "release changed L1"
 
     async def evict(self, component: str, count: int, tier: Tier) -> None:

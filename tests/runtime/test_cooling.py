@@ -15,6 +15,8 @@ from banyankv import (
     StateTensor,
     open_cache,
 )
+from banyankv.actors import Journal
+from banyankv.runtime import messages
 from trio.testing import wait_all_tasks_blocked
 
 STATES = SnapshotSpec(states=(StateTensor("s", (1,), "float32"),))
@@ -45,6 +47,19 @@ class Device:
             self._moved.notify_all()
 
 
+class Cooled(Journal):
+    """Tells when the cache has heard that a fence has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = trio.Event()
+
+    def message(self, kind, sender, receiver, msg, **kwargs) -> int:
+        if isinstance(msg, messages.Cooled):
+            self.first.set()
+        return super().message(kind, sender, receiver, msg, **kwargs)
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
@@ -60,7 +75,11 @@ def config(dispatch: str, *, slots: int = 0) -> CacheConfig:
 
 
 async def test_an_extend_is_served_when_what_was_released_meanwhile_has_cooled(dispatch, device):
-    async with open_cache(config(dispatch)) as cache, trio.open_nursery() as nursery:
+    journal = Cooled()
+    async with (
+        open_cache(config(dispatch), journal=journal) as cache,
+        trio.open_nursery() as nursery,
+    ):
         holder, waiter = await cache.acquire([1]), await cache.acquire([2])
         await holder.extend(8)
         served = trio.Event()
@@ -72,7 +91,8 @@ async def test_an_extend_is_served_when_what_was_released_meanwhile_has_cooled(d
         nursery.start_soon(extend)
         await wait_all_tasks_blocked()
         device.catch_up()
-        await trio.sleep(0.01)
+        await journal.first.wait()
+        await wait_all_tasks_blocked()
         await holder.release()
         await wait_all_tasks_blocked()
         assert not served.is_set()
@@ -106,3 +126,21 @@ async def test_a_hit_waits_for_a_slot_that_cools(dispatch, device):
             await served.wait()
         device.catch_up()
         await cache.check()
+
+
+async def test_a_device_that_hangs_does_not_keep_the_cache_from_closing(dispatch, device):
+    freed = threading.Timer(20, device.catch_up)
+    freed.start()
+    async with open_cache(config(dispatch)) as cache:
+        holder, waiter = await cache.acquire([1]), await cache.acquire([2])
+        await holder.extend(8)
+        with trio.move_on_after(0.1) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(waiter.extend, 4)
+                await wait_all_tasks_blocked()
+                await holder.release()
+        assert scope.cancelled_caught
+        await waiter.release()
+    assert freed.is_alive()
+    freed.cancel()
+    device.catch_up()

@@ -1,0 +1,1 @@
+"""Tests of the cache as an engine uses it, one folder's worth of small scenes."""
