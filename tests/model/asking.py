@@ -114,6 +114,11 @@ class Asking(Judge):
         turn.verify()
         return turn
 
+    def leave(self, turn: Turn) -> None:
+        """Have a turn in hand no longer: its lease is given back, or will be at once."""
+        self.turns.remove(turn)
+        del self.covers[id(turn)]
+
     async def collect(self) -> None:
         """Take in the requests that have been answered."""
         for request in [r for r in self.pending if r.over]:
@@ -148,8 +153,7 @@ class Asking(Judge):
         elif not isinstance(request.error, NoCapacity):
             raise AssertionError(f"extend of {turn.lease} failed") from request.error
         elif request.leaves:
-            self.turns.remove(turn)
-            del self.covers[id(turn)]
+            self.leave(turn)
             return None
         return turn
 

@@ -132,8 +132,7 @@ class Bench(Asking):
         before, stats = await self.look(), await self.cache.stats()
         await turn.lease.release()
         await turn.lease.release()
-        self.turns.remove(turn)
-        del self.covers[id(turn)]
+        self.leave(turn)
         if not (self.pending or stats.waiting or stats.in_flight or stats.due):
             assert (await self.look()).on_device() == before.on_device(), "release changed L1"
 

@@ -129,7 +129,7 @@ class Player:
         await self.bench.batch(SPACES[0], prompts)
 
     async def hurry(self, step: Step) -> None:
-        """Ask for something, and change one's mind after some checkpoints."""
+        """Ask for something, and change one's mind after some checkpoints, while another turn ends."""
         self.bench.changes += 1
         turn = self.turn_of(step.a)
         left = len(turn.tokens) - turn.lease.extent if turn is not None else 0
@@ -138,6 +138,11 @@ class Player:
             request = self.bench.ask_room(turn, count, 2.0, False, False)
         else:
             request = await self.bench.ask(SPACES[0], self.prompt(step.a, step.b, step.c))
+        other = self.turn_of(step.c) if step.c % 4 else None
+        if other is not None:
+            self.bench.leave(other)
+            await trio.testing.wait_all_tasks_blocked()
+            self.bench.nursery.start_soon(other.lease.release)
         for _ in range(step.d % 24):
             await trio.lowlevel.checkpoint()
         request.scope.cancel()
@@ -166,6 +171,15 @@ class Player:
         patience = 2.0 if step.c % 4 else 5.0
         request = self.bench.ask_room(turn, count, patience, step.d % 2 == 0, step.d % 4 < 2)
         await self.bench.answered(request)
+
+    async def crowd(self, step: Step) -> None:
+        """All turns ask at once for all that they lack, with one deadline; some leave if refused."""
+        self.bench.changes += 1
+        for place, turn in enumerate(self.bench.turns):
+            left = len(turn.tokens) - turn.lease.extent
+            if left > 0 and not turn.busy:
+                leaves = bool(step.a >> place % 6 & 1)
+                self.bench.pending.append(self.bench.ask_room(turn, left, 2.0, False, leaves))
 
     async def decode(self, step: Step) -> None:
         """Compute tokens that were generated, one at a time."""

@@ -76,7 +76,16 @@ LOWER = ((), ("l2",), ("l2", "store"))
 
 ALWAYS = {"turn": 4, "start": 2, "acquire": 4, "extend": 2, "publish": 2, "release": 5}
 MOODS: dict[str, dict[str, int]] = {
-    "tight": {"extend": 6, "start": 4, "jump": 4, "cancel": 2, "hurry": 2, "evict": 1, "batch": 1},
+    "tight": {
+        "extend": 4,
+        "crowd": 3,
+        "start": 4,
+        "jump": 4,
+        "cancel": 2,
+        "hurry": 4,
+        "evict": 1,
+        "batch": 1,
+    },
     "copies": {
         "stall": 4,
         "one": 5,
@@ -86,7 +95,16 @@ MOODS: dict[str, dict[str, int]] = {
         "cancel": 1,
         "hurry": 1,
     },
-    "store": {"restart": 4, "spoil": 4, "hold": 3, "free": 4, "harm": 1, "heal": 1, "demote": 4},
+    "store": {
+        "restart": 4,
+        "spoil": 4,
+        "hold": 3,
+        "free": 4,
+        "harm": 1,
+        "heal": 1,
+        "demote": 4,
+        "evict": 3,
+    },
     "decode": {"draft": 6, "decode": 5, "keep": 5, "try_acquire": 2, "batch": 1, "flush": 1},
 }
 """How often each verb comes, always and in each mood; a history has one mood or all of them."""
@@ -95,12 +113,7 @@ MOODS: dict[str, dict[str, int]] = {
 def script_of(seed: int, only: str | None = None) -> Script:
     """Make the history of a seed; `only` fixes its model, written as `swa+mamba+l2+store`."""
     dice = random.Random(seed)
-    if only is None:
-        kinds = dice.choice(MODELS) + dice.choice(
-            ((), ("l2",), ("l2",), ("l2", "store"), ("l2", "store"))
-        )
-    else:
-        kinds = tuple(only.split("+"))
+    kinds = dice.choice(MODELS) + dice.choice(LOWER) if only is None else tuple(only.split("+"))
     store = "store" in kinds and "sink" not in kinds
     able = [mood for mood in MOODS if mood not in ("copies", "store") or "l2" in kinds]
     if not store:
