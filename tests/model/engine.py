@@ -196,10 +196,12 @@ class Turn:
                 start // self.rules.page
             ):
                 raise WrongBytes(f"{component}: {len(table)} pages from {start}")
-            gaps = self.rules.gaps(component, self.lease.length)
+            published = self.lease.published
+            unread = self.rules.gaps(component, self.lease.length)
+            unread |= {end for end in self.rules.gaps(component, published) if end <= published}
             for at in range(start, self.computed):
-                if floor(at, self.rules.page) + self.rules.page in gaps:
-                    continue  # no range of the reused boundary needs this page: the table has a mark
+                if floor(at, self.rules.page) + self.rules.page in unread:
+                    continue  # between the ranges: the table has a mark, or what was there has left
                 within = at % self.rules.page * MARK
                 got = rows[table[(at - start) // self.rules.page]][within : within + MARK].tobytes()
                 if got != self._mark(component, at + 1):
