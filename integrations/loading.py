@@ -18,6 +18,7 @@ def load(model: str) -> PreTrainedModel:
     Never downloads. Raises ConfigError where `model` is neither, and for a checkpoint that cannot be
     read or lacks weights.
     """
+    logging.disable_progress_bar()  # a checkpoint that is refused gets one line, and no bar
     logging.set_verbosity_error()  # kernels that are not installed are no news to a checker of bytes
     if model in FAMILIES:
         return tiny_model(model)

@@ -19,7 +19,7 @@ from ...errors import BanyanError
 from ...runtime.cache import Cache
 from ...spec import Namespace
 from .generation import Generation
-from .protocol import ApiError, Ask, Json, Reply, api_error, parse, usage
+from .protocol import ApiError, CompletionRequest, Json, ReplyWriter, api_error, parse, usage
 from .scheduler import Scheduler
 from .text import decode
 
@@ -50,28 +50,28 @@ def make_app(
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).hostname not in own:
             raise ApiError(403, f"pages of {origin} may not ask this server")
-        ask = parse(await _body(request, context, body_timeout))
+        asked = parse(await _body(request, context, body_timeout))
         chat = request.url.path.endswith("/chat/completions")
-        if ask.model != model:
-            message = f"there is no model {ask.model!r}, only {model!r}"
+        if asked.model != model:
+            message = f"there is no model {asked.model!r}, only {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        tokens, fork = ask.tokens(chat=chat)
+        tokens, fork = asked.tokens(chat=chat)
         param = "messages" if chat else "prompt"
         if not tokens:
             raise ApiError(400, f"{param} is empty or missing", param=param)
-        if len(tokens) + ask.length > context:
-            message = f"{len(tokens)} tokens of the prompt and {ask.length} of the answer exceed "
+        if len(tokens) + asked.length > context:
+            message = f"{len(tokens)} tokens of the prompt and {asked.length} of the answer exceed "
             message += f"the context of {context} tokens"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
         generation = Generation(
             tokens,
-            ask.length,
+            asked.length,
             fork=fork,
-            namespace=Namespace(salt=ask.cache_salt) if ask.cache_salt else None,
-            temperature=ask.temperature or 0.0,
-            seed=ask.seed,
+            namespace=Namespace(salt=asked.cache_salt) if asked.cache_salt else None,
+            temperature=asked.temperature or 0.0,
+            seed=asked.seed,
         )
-        return Answer(scheduler, generation, Reply(model, chat=chat), ask)
+        return Answer(scheduler, generation, ReplyWriter(model, chat=chat), asked)
 
     async def models(_: Request) -> Response:
         known = {"id": model, "object": "model", "created": 0, "owned_by": "banyankv"}
@@ -106,12 +106,16 @@ class Answer:
     """An ASGI response that is computed while its client is there, and no longer."""
 
     def __init__(
-        self, scheduler: Scheduler, generation: Generation, reply: Reply, ask: Ask
+        self,
+        scheduler: Scheduler,
+        generation: Generation,
+        writer: ReplyWriter,
+        request: CompletionRequest,
     ) -> None:
         self._scheduler = scheduler
         self._generation = generation
-        self._reply = reply
-        self._ask = ask
+        self._writer = writer
+        self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Queue the request and answer it; leaving, for whatever reason, gives it up."""
@@ -120,7 +124,7 @@ class Answer:
         try:
             async with self._scheduler.submit(self._generation), trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
-                if self._ask.stream:
+                if self._request.stream:
                     await self._stream(send)
                     streamed = True
                 else:
@@ -140,7 +144,7 @@ class Answer:
             text = decode([token async for token in self._generation])
         except BanyanError as error:
             return _error(api_error(error))
-        return JSONResponse(self._reply.whole(text, usage(self._generation)))
+        return JSONResponse(self._writer.whole(text, usage(self._generation)))
 
     async def _stream(self, send: Send) -> None:
         """Send each token as an event, and so what goes wrong behind the first; all but the end."""
@@ -150,9 +154,9 @@ class Answer:
         try:
             async for token in self._generation:
                 left -= 1
-                await _event(send, self._reply.piece(decode([token]), last=not left))
-            if (self._ask.stream_options or {}).get("include_usage"):
-                await _event(send, self._reply.piece(None, usage=usage(self._generation)))
+                await _event(send, self._writer.piece(decode([token]), last=not left))
+            if (self._request.stream_options or {}).get("include_usage"):
+                await _event(send, self._writer.piece(None, usage=usage(self._generation)))
         except BanyanError as error:
             await _event(send, api_error(error).body)
 

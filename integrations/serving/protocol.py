@@ -73,7 +73,7 @@ class Message(msgspec.Struct, frozen=True):
         return parts if isinstance(parts, str) else "".join(part.text for part in parts)
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a completion (`prompt`: text or token ids) or for a chat's answer (`messages`).
 
     Temperature 0, greedy, is the default here, and 16 tokens.
@@ -105,7 +105,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return encode(text), fork
 
 
-def parse(body: bytes) -> Ask:
+def parse(body: bytes) -> CompletionRequest:
     """Read a request. Raises ApiError, naming the parameter that is wrong."""
     try:
         said = msgspec.json.decode(body, type=Json)
@@ -115,7 +115,7 @@ def parse(body: bytes) -> Ask:
             asks = value is not neutral if neutral is False else value != neutral
             if value is not None and asks:
                 raise ApiError(400, f"{option} is not supported by this server", param=option)
-        return msgspec.convert(said, Ask)
+        return msgspec.convert(said, CompletionRequest)
     except RecursionError:
         raise ApiError(400, "the request is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -124,7 +124,7 @@ def parse(body: bytes) -> Ask:
         raise ApiError(400, f"{message} in {param}" if param else message, param=param) from None
 
 
-class Reply:
+class ReplyWriter:
     """Words one answer, of a completion or of a chat, whole or in pieces."""
 
     def __init__(self, model: str, *, chat: bool) -> None:

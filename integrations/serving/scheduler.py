@@ -170,7 +170,8 @@ class Scheduler:
 
     async def _start(self, generation: Generation) -> None:
         """Acquire and restore, in a task of its own; then the loop has the sequence."""
-        error: BanyanError | None = None
+        # What its client is told where nothing else is known: this task was cancelled or has crashed.
+        error: BanyanError = ShuttingDown()
         try:
             with trio.CancelScope() as generation.scope:
                 if generation.gone:  # since its admission, so that nobody has cancelled this scope
@@ -260,6 +261,7 @@ class Scheduler:
         self._short = True
 
     async def _end(self, generation: Generation, error: BanyanError | None = None) -> None:
+        """End a request that runs: its answer is complete, or there is an error."""
         await _sequence(generation).release()
         self.running.remove(generation)
         self._over(generation, error)

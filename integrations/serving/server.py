@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
 
@@ -67,19 +68,9 @@ async def serve(
     """Serve until `stop` returns, then end in order: refuse, let run for `grace` seconds, close.
 
     Cancelled, it ends at once. The cache gets everything back either way. Raises ConfigError where it
-    cannot listen.
+    cannot listen, and for a model that does not say how many positions it has.
     """
-    registry = CollectorRegistry()
-    meters = MeterProvider([PrometheusMetricReader(registry=registry)])
-    meter = meters.get_meter("banyankv.server")
-    first_token = meter.create_histogram(
-        "banyankv.server.time_to_first_token",
-        unit="s",
-        description="Time from a request's arrival to its first token",
-        explicit_bucket_boundaries_advisory=_SECONDS,
-    )
-    telemetry = Telemetry(meter_provider=meters)
-    longest = int(model.config.get_text_config(decoder=True).max_position_embeddings)
+    longest = _positions(model)
     context = min(
         longest, layout.longest or longest, (config.l1["full"] - 1) * layout.spec.page_size
     )
@@ -87,7 +78,17 @@ async def serve(
     http.bind = [f"{settings.host}:{settings.port}"]
     http.loglevel, http.include_server_header, http.graceful_timeout = "WARNING", False, 1.0
     stopped = trio.Event()
-    async with open_cache(config, telemetry=telemetry) as cache:
+    async with (
+        _meters() as (meters, metrics),
+        open_cache(config, telemetry=Telemetry(meter_provider=meters)) as cache,
+    ):
+        meter = meters.get_meter("banyankv.server")
+        first_token = meter.create_histogram(
+            "banyankv.server.time_to_first_token",
+            unit="s",
+            description="Time from a request's arrival to its first token",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
         engine = TransformersEngine(
             model, cache, layout, chunk=settings.chunk, threaded=True, batched=settings.batched
         )
@@ -98,7 +99,6 @@ async def serve(
         meter.create_observable_gauge(f"{name}waiting", [_reading(lambda: len(waiting))])
         preempted = [_reading(lambda: scheduler.preempted)]
         meter.create_observable_counter(f"{name}preempted", preempted)
-        metrics = partial(generate_latest, registry)
         app = make_app(
             cache,
             scheduler,
@@ -126,7 +126,27 @@ async def serve(
                     await scheduler.drained()
                 scheduling.cancel_scope.cancel()
             stopped.set()
-    meters.shutdown()
+
+
+def _positions(model: PreTrainedModel) -> int:
+    positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if positions is None:
+        raise ConfigError(
+            "the model's configuration has no max_position_embeddings, so that nobody knows how long "
+            "a prompt may be; add it to config.json"
+        )
+    return int(positions)
+
+
+@asynccontextmanager
+async def _meters() -> AsyncGenerator[tuple[MeterProvider, Callable[[], bytes]]]:
+    """Give the meters of one server, and what tells their figures as Prometheus reads them."""
+    registry = CollectorRegistry()
+    meters = MeterProvider([PrometheusMetricReader(registry=registry)])
+    try:
+        yield meters, partial(generate_latest, registry)
+    finally:
+        meters.shutdown()
 
 
 def _reading(count: Callable[[], int]) -> Callable[[CallbackOptions], list[Observation]]:

@@ -6,6 +6,12 @@ import re
 import openai
 import pytest
 import trio
+from banyankv.errors import ConfigError
+from banyankv.integrations.serving import server as server_module
+from banyankv.integrations.serving.generation import Generation
+from banyankv.integrations.serving.scheduler import ShuttingDown
+from banyankv.integrations.serving.text import encode
+from opentelemetry.sdk.metrics import MeterProvider
 
 from .serving import NAME, PATIENT, clean, serving, text, uncached, until
 
@@ -298,6 +304,49 @@ async def test_shutting_down_ends_a_stream_that_takes_too_long_with_an_error():
         assert len(rest) < 600
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_shutting_down_tells_a_request_that_still_starts(stream, monkeypatch):
+    """It has no sequence yet, but its client must not take an empty answer for a complete one."""
+    ended = trio.Event()
+    async with serving(stop=ended.wait, grace=0.0) as server:
+
+        async def never(*_, **__):
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(server.engine, "start", never)
+        answers = []
+
+        async def ask():
+            answers.append(await server.post(prompt=text(1, 20), stream=stream))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: server.scheduler.starting)
+            ended.set()
+        [answer] = answers
+        assert answer.status_code == (200 if stream else 503)
+        assert "the server is shutting down" in answer.text
+
+
+async def test_a_server_whose_engine_fails_tells_who_waits_for_a_start():
+    """A crash of the engine ends the server; no client takes what it has for the whole answer."""
+    told = None
+
+    async def fail(*_, **__):
+        raise ValueError("no such kernel")
+
+    with pytest.RaisesGroup(ValueError, flatten_subgroups=True, allow_unwrapped=True):
+        async with serving() as server:
+            server.engine.start = fail
+            generation = Generation(encode(text(1, 20)), 4)
+            async with server.scheduler.submit(generation):
+                try:
+                    told = [token async for token in generation]
+                except ShuttingDown as error:
+                    told = error
+    assert isinstance(told, ShuttingDown)
+
+
 async def test_a_server_that_is_cancelled_gives_everything_back():
     async with serving(running=3) as server, trio.open_nursery() as nursery:
         for number in range(6):
@@ -305,3 +354,22 @@ async def test_a_server_that_is_cancelled_gives_everything_back():
         await until(lambda: len(server.scheduler.running) == 3 and server.scheduler.waiting)
         server.nursery.cancel_scope.cancel()
         await trio.sleep_forever()
+
+
+async def test_a_server_that_cannot_listen_leaves_no_meters(monkeypatch):
+    shut = []
+    shutdown = MeterProvider.shutdown
+
+    def counted(self):
+        shut.append(self)
+        shutdown(self)
+
+    async def taken(*_, **__):
+        raise OSError("address in use")
+
+    monkeypatch.setattr(MeterProvider, "shutdown", counted)
+    monkeypatch.setattr(server_module, "_serve_http", taken)
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match="in use"), flatten_subgroups=True):
+        async with serving():
+            raise AssertionError("it listens")
+    assert len(shut) == 1
