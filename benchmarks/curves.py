@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .results import Curve
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def plot_curves(title: str, curves: Sequence[Curve], path: Path) -> None:
+
+def draw_curves(title: str, curves: Sequence[Curve]) -> Figure:
     """Draw the curves of one benchmark: a row of panels a measure, a panel for each first case word.
 
     Lines of one name have one colour in all panels, and one legend below them, where it hides none.
@@ -39,7 +42,7 @@ def plot_curves(title: str, curves: Sequence[Curve], path: Path) -> None:
         [lines[label] for label in labels], labels, loc="outside lower center", ncols=len(labels)
     )
     figure.suptitle(title)
-    figure.savefig(path)
+    return figure
 
 
 def _group(curve: Curve) -> str:

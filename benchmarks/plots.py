@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
-from .curves import plot_curves
+from .curves import draw_curves
 from .registry import title
 from .results import Report, Row, describe
 
-
-def plot_report(report: Report, folder: Path) -> None:
-    """Draw `NAME.png` for each benchmark into `folder`, which is made, and `NAME.svg` for its curves.
-
-    Raises `ConfigError` where that cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, rows in itertools.groupby(report.rows, lambda row: row.benchmark):
-            _plot(name, list(rows), folder / f"{name}.png")
-        for name, curves in itertools.groupby(report.curves, lambda curve: curve.benchmark):
-            plot_curves(title(name), list(curves), folder / f"{name}.svg")
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot write the plots: {error}") from None
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def _plot(name: str, rows: Sequence[Row], path: Path) -> None:
+def draw_report(report: Report) -> Iterator[tuple[str, Figure]]:
+    """Draw `NAME.png` for each benchmark, and `NAME.svg` for its curves; give each file's name and figure."""
+    for name, rows in itertools.groupby(report.rows, lambda row: row.benchmark):
+        yield f"{name}.png", _draw(name, list(rows))
+    for name, curves in itertools.groupby(report.curves, lambda curve: curve.benchmark):
+        yield f"{name}.svg", draw_curves(title(name), list(curves))
+
+
+def _draw(name: str, rows: Sequence[Row]) -> Figure:
     """Draw the benchmark's first measure, which every case has."""
     from matplotlib.figure import Figure
 
@@ -43,4 +38,4 @@ def _plot(name: str, rows: Sequence[Row], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(f"{shown[0].measure}, {shown[0].unit}" if shown[0].unit else shown[0].measure)
     axes.set_title(title(name), loc="right", fontsize="medium")
-    figure.savefig(path)
+    return figure

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
 from ..errors import ConfigError
-from .output import require_folder, require_writable, write
-from .plots import require_plotting
+from .output import require_folder, require_writable, write_json
+from .plots import require_plotting, save_figure
 
 if TYPE_CHECKING:
     from ..benchmarks.results import Goal, Report
@@ -85,12 +84,12 @@ def bench(
 
         report = trio.run(run, subject, names, tell)
     _show(console, report)
-    if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(json, report)
     if plot is not None:
-        from ..benchmarks.plots import plot_report
+        from ..benchmarks.plots import draw_report
 
-        plot_report(report, plot)
+        for name, figure in draw_report(report):
+            save_figure(figure, plot / name)
     return 0
 
 

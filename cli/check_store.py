@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import Group, Parameter
 from rich.console import Console
 
 from ..tiers.store.check import StoreReport, inspect
-from .output import WRONG, require_writable, write
+from .output import WRONG, require_writable, write_json
 
 _RESULTS = Group("Results", sort_key=3)
 
@@ -32,8 +31,7 @@ def check_store(
     require_writable(json)
     report = inspect(path)
     Console(highlight=False, soft_wrap=True).print(describe_store(report), markup=False)
-    if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(json, report)
     return 0 if report.sound else WRONG
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import trio
 from cyclopts import Group, Parameter
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import ConfigError
-from .output import WRONG, require_folder, require_writable, write
-from .plots import require_plotting
+from .extras import require_packages
+from .output import WRONG, require_folder, require_writable, write_json
+from .plots import require_plotting, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from ..integrations.demo import Turn
 
@@ -52,8 +51,7 @@ def demo(
         Draw time to first token and reused tokens into this folder, as demo.svg.
 
     """
-    if find_spec("transformers") is None:
-        raise ConfigError("the demo needs Transformers: pip install 'banyankv[transformers]'")
+    require_packages("the demo", "transformers", "transformers")
     if plot is not None:
         require_plotting()
         require_folder(plot)
@@ -76,10 +74,11 @@ def demo(
         f"tokens; the cache is closed and opened again before turn {RESTART + 1}"
     )
     console.print(_table(turns))
-    if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(turns), indent=2) + b"\n")
+    write_json(json, turns)
     if plot is not None:
-        console.print(f"plot: {_plot(turns, model, plot)}", soft_wrap=True)
+        picture = plot / "demo.svg"
+        save_figure(_figure(turns, model), picture)
+        console.print(f"plot: {picture}", soft_wrap=True)
     wrong = [turn for turn in turns if not turn.same]
     for turn in wrong:
         where = f"conversation {turn.conversation}, turn {turn.turn}"
@@ -151,19 +150,14 @@ def _summary(turns: Sequence[Turn], seconds: float) -> str:
     )
 
 
-def _plot(turns: Sequence[Turn], model: str, folder: Path) -> Path:
+def _figure(turns: Sequence[Turn], model: str) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     times, tokens = figure.subplots(1, 2)
     figure.suptitle(f"banyankv demo: conversations on a tiny {model}")
     _draw(times, tokens, turns)
-    path = folder / "demo.svg"
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write the plot: {error}") from None
-    return path
+    return figure
 
 
 def _draw(times: Axes, tokens: Axes, turns: Sequence[Turn]) -> None:

@@ -7,15 +7,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from ..errors import ConfigError
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write results to a file; raise `ConfigError` where that fails."""
+def write_json(path: Path | None, results: object) -> None:
+    """Write results to a file as JSON, where one was asked for; raise `ConfigError` where that fails."""
+    if path is None:
+        return
     try:
-        path.write_bytes(data)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
     except OSError as error:
         raise _unwritable(path, error) from None
 

@@ -1,17 +1,18 @@
-"""The picture of a replay: cumulative hit rate by tier, and how full the tiers were."""
+"""Pictures: of a replay its hit rate by tier and how full the tiers were; and how any is written."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..replay.report import Sample
+from .extras import require_packages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 _ENDINGS = (".png", ".svg", ".pdf")
@@ -19,8 +20,7 @@ _ENDINGS = (".png", ".svg", ".pdf")
 
 def require_plotting() -> None:
     """Find out before a long run whether there will be a picture; raises `ConfigError` if not."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("a plot needs matplotlib: pip install 'banyankv[plot]'")
+    require_packages("a plot", "plot", "matplotlib")
 
 
 def require_picture(path: Path) -> None:
@@ -29,12 +29,16 @@ def require_picture(path: Path) -> None:
         raise ConfigError(f"{path}: the name of a plot ends in {', '.join(_ENDINGS)}")
 
 
-def plot_replay(samples: Sequence[Sample], title: str, path: Path) -> None:
-    """Draw the samples of a replay into `path`; the file's ending tells the format.
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture, in the format that the file's ending tells; raise `ConfigError` where that fails."""
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot write the plot: {error}") from None
 
-    Raises `ConfigError` where matplotlib is missing, or the file cannot be written.
-    """
-    require_plotting()
+
+def draw_replay(samples: Sequence[Sample], title: str) -> Figure:
+    """Draw the samples of a replay."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 7), layout="constrained")
@@ -42,10 +46,7 @@ def plot_replay(samples: Sequence[Sample], title: str, path: Path) -> None:
     figure.suptitle(title)
     _rates(rates, samples)
     _occupancy(room, samples)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot write the plot: {error}") from None
+    return figure
 
 
 def _rates(axes: Axes, samples: Sequence[Sample]) -> None:

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import trio
 from cyclopts import Group, Parameter
 from rich.console import Console
@@ -15,16 +14,17 @@ from rich.table import Table
 
 from ..components.policies import POLICIES
 from ..errors import ConfigError
-from ..replay.presets import capacities, load_model
+from ..replay.presets import load_model
 from ..replay.report import ReplayResult
 from ..replay.run import CONCURRENCY, Replay
 from ..replay.workloads import Workload, open_workload
-from ..runtime.config import CacheConfig, StoreConfig
+from ..runtime.config import CacheConfig
 from ..telemetry import configure_telemetry
-from .output import INTERRUPTED, WRONG, require_writable, say, write
-from .plots import plot_replay, require_picture, require_plotting
+from .output import INTERRUPTED, WRONG, require_writable, say, write_json
+from .plots import draw_replay, require_picture, require_plotting, save_figure
 from .progress import show_progress
 from .sizes import convert_bytes
+from .tiers import TierOptions
 
 _ROOM = Group("Room", sort_key=1)
 _RUN = Group("Run", sort_key=2)
@@ -88,12 +88,11 @@ def replay(
     """
     if concurrency < 1:
         raise ConfigError(f"--concurrency must be at least 1, not {concurrency}")
-    if l2_tokens < 0:
-        raise ConfigError(f"--l2-tokens must be at least 0, not {l2_tokens}")
     if policy not in POLICIES:
         raise ConfigError(f"--policy {policy!r} is not one of {', '.join(POLICIES)}")
-    if store is not None and not l2_tokens:
-        raise ConfigError("--store needs an L2 to read into: give --l2-tokens")
+    tiers = TierOptions(
+        l1_tokens=l1_tokens, l2_tokens=l2_tokens, store=store, store_bytes=store_bytes
+    )
     if plot is not None:
         require_plotting()
         require_picture(plot)
@@ -106,19 +105,11 @@ def replay(
             f"--l1-tokens {l1_tokens} cannot hold the longest prompt: "
             f"give at least {longest + spec.page_size}"
         )
-    config = CacheConfig(
-        model=spec,
-        l1=capacities(spec, l1_tokens),
-        l2=capacities(spec, l2_tokens) if l2_tokens else None,
-        store=StoreConfig(path=str(store), max_bytes=store_bytes) if store else None,
-        policy=policy,
-    )
-    run, result = trio.run(_replay, config, workload, concurrency)
+    run, result = trio.run(_replay, tiers.config(spec, policy=policy), workload, concurrency)
     Console().print(_table(result))
-    if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    write_json(json, result)
     if plot is not None:
-        plot_replay(run.samples, f"{result.workload}, {result.model}", plot)
+        save_figure(draw_replay(run.samples, f"{result.workload}, {result.model}"), plot)
     return _outcome(result)
 
 

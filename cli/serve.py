@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +12,10 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from ..errors import ConfigError
-from ..replay.presets import PAGE_SIZE, capacities
-from ..runtime.config import CacheConfig, StoreConfig
+from ..replay.presets import PAGE_SIZE
+from .extras import require_packages
 from .sizes import convert_bytes
+from .tiers import TierOptions
 
 if TYPE_CHECKING:
     from ..integrations.serving.server import Serving
@@ -92,17 +92,15 @@ def serve(
         raise ConfigError(f"--grace must be 0 seconds or more, not {grace:g}")
     if not 0 <= port < 1 << 16:
         raise ConfigError(f"--port must be within 0..65535, not {port}")
-    if l2_tokens < 0:
-        raise ConfigError(f"--l2-tokens must be at least 0, not {l2_tokens}")
+    tiers = TierOptions(
+        l1_tokens=l1_tokens, l2_tokens=l2_tokens, store=store, store_bytes=store_bytes
+    )
     if l1_tokens < chunk + page_size:
         raise ConfigError(
             f"--l1-tokens {l1_tokens} cannot hold a step of one prompt: give at least --chunk and "
             f"a page, {chunk + page_size}"
         )
-    if any(find_spec(name) is None for name in _NEEDED):
-        raise ConfigError("serving needs more packages: pip install 'banyankv[serve]'")
-    if store is not None and not l2_tokens:
-        raise ConfigError("--store needs an L2 to read into: give --l2-tokens")
+    require_packages("serving", "serve", *_NEEDED)
     console = Console(highlight=False, soft_wrap=True)
     with console.status("loading torch and Transformers"):
         from ..integrations.layout import describe
@@ -114,13 +112,7 @@ def serve(
         loaded = load(model)
         require_bytes(loaded)
         layout = describe(loaded, page_size=page_size)
-    config = CacheConfig(
-        model=layout.spec,
-        l1=capacities(layout.spec, l1_tokens),
-        l2=capacities(layout.spec, l2_tokens) if l2_tokens else None,
-        store=StoreConfig(path=str(store), max_bytes=store_bytes) if store else None,
-        device=str(loaded.device),
-    )
+    config = tiers.config(layout.spec, device=str(loaded.device))
     settings = server.Settings(
         name=Path(model).name,
         host=host,

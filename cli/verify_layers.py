@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import trio
 from cyclopts import Parameter
 from rich import box
@@ -16,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import ConfigError
-from .output import WRONG, require_writable, write
+from .extras import require_packages
+from .output import WRONG, require_writable, write_json
 
 if TYPE_CHECKING:
     from ..integrations.verify import LengthReport, TierReport
@@ -60,8 +59,7 @@ def verify_layers(
         raise ConfigError(f"--atol must be a number from 0 on, not {atol:g}")
     if page_size < 1:
         raise ConfigError(f"--page-size must be at least 1, not {page_size}")
-    if find_spec("transformers") is None:
-        raise ConfigError("verify-layers needs Transformers: pip install 'banyankv[transformers]'")
+    require_packages("verify-layers", "transformers", "transformers")
     require_writable(json)
     from ..integrations.loading import load
     from ..integrations.verify import verify_layers
@@ -72,8 +70,7 @@ def verify_layers(
     console.print(_table(report.tiers, atol))
     for lengths in report.lengths:
         console.print(_across(lengths, atol), soft_wrap=True)
-    if json is not None:
-        write(json, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(json, report)
     verdicts = [verdict for tier in report.tiers if (verdict := _verdict(tier, atol))]
     if any(lengths.differs(atol) for lengths in report.lengths):
         verdicts.append("a prefix depends on more than its tokens: this model's must not be reused")

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from banyankv.benchmarks.goals import LINES
-from banyankv.benchmarks.registry import BUILT, NOT_BUILT
+from banyankv.benchmarks.registry import BUILT, NOT_BUILT, title
 from banyankv.cli import main as cli
 
 MEASURES = {
@@ -132,3 +132,8 @@ def test_wrong_options_are_one_line_and_code_2(arguments, complaint, capsys):
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_every_benchmark_has_a_title(name):
+    assert title(name).startswith(f"{name}: ")
