@@ -1,4 +1,4 @@
-"""What tests of a cache's users may build on.
+"""Tools for the tests of programs that use a cache.
 
 Stores in memory and stores that fail on purpose, a seeded scheduler, and the component suite for
 authors of rules.

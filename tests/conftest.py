@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# The laws of the component suite are in the package; here they say what did not agree, as tests do.
+pytest.register_assert_rewrite("banyankv.testing.rules")
+
 _MODES = ("direct", "mailbox")
 
 _FOLLOWERS = (

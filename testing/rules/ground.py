@@ -157,17 +157,17 @@ class Ground:
     # -- the rule, page by page -------------------------------------------------------------------------
 
     def needed(self, pages: int) -> list[int]:
-        """The indexes of the pages that a boundary needs some token of."""
+        """Return the indexes of the pages that a boundary needs some token of."""
         ranges = self.component.need(pages * self.page)
         tokens = {token for start, end in ranges for token in range(start, end)}
         return sorted({token // self.page for token in tokens})
 
     def units(self, node: Node) -> list[str]:
-        """The prefixes under which the model keeps what this node may hold."""
+        """Return the prefixes under which the model keeps what this node may hold."""
         return [node.prefix] if self.component.snapshot else node.pages
 
     def cover(self, node: int) -> list[Node]:
-        """The nodes that the boundary at the end of `node` needs."""
+        """Return the nodes that the boundary at the end of `node` needs."""
         path = self.path(node)
         if self.component.snapshot:
             return path[-1:]
@@ -175,7 +175,7 @@ class Ground:
         return [at for at in path if any(at.start <= page < at.end for page in needed)]
 
     def recorded(self, prefix: str) -> bool:
-        """Whether there is a record: of every node, but of a snapshot only where it is held or locked."""
+        """Say whether there is a record: of a node always, of a snapshot where it is held or locked."""
         if not self.component.snapshot:
             return True
         return any(prefix in held for held in self.held) or bool(self.locks()[prefix])
@@ -191,7 +191,7 @@ class Ground:
         return upper
 
     def boundary(self, prompt: str) -> int:
-        """Answer the node that ends where a known prefix does, splitting if none does."""
+        """Return the node that ends where a known prefix does, splitting if none does."""
         walked = self.walk(prompt)
         assert walked.ends[-1] == len(prompt) * self.page
         return self.split(walked.path[-1], len(prompt)) if walked.partial else walked.path[-1]

@@ -98,7 +98,7 @@ def some_history(world: World, draw: Draw, most: int = 8) -> None:
 
 
 def go_on(world: World, draw: Draw) -> None:
-    """A leased request decodes: its window goes forward, or it publishes and moves its locks."""
+    """Let a leased request decode: its window goes forward, or it publishes and moves its locks."""
     if not world.leases:
         return
     lease = draw(st.sampled_from(world.leases))

@@ -37,7 +37,7 @@ class World(Reuse):
         return self.last_op
 
     def arrive(self, nodes: Sequence[Node], tier: Tier) -> int:
-        """Start to fill nodes from what the other tier holds; answer the operation."""
+        """Start to fill nodes from what the other tier holds; return the operation."""
         op = self._begin(tier)
         units = [unit for node in nodes for unit in self.units(node)]
         pages = self.new_pages(len(units))
@@ -153,7 +153,7 @@ class World(Reuse):
     # -- dropping ---------------------------------------------------------------------------------------
 
     def candidates(self, tier: Tier) -> list[Node]:
-        """The nodes whose payload may go now."""
+        """Return the nodes whose payload may go now."""
         held, locks = self.held[tier], self.locks()
         found: list[Node] = []
         for node in self.nodes().values():
