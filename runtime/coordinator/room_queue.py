@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Protocol
 
@@ -72,8 +72,11 @@ class RoomQueue:
     def leave(self, waiter: Waiter) -> None:
         """Take a request out, if it waits here."""
         self.waiting.pop(waiter, None)
-        if not self.waiting:
-            self._deadlines.clear()
+        if len(self._deadlines) > 2 * len(self.waiting):
+            # Most are of those who have left: one who waits for long must not let them pile up.
+            waits = self.waiting.get
+            self._deadlines = [late for late in self._deadlines if waits(late[2]) == late[1]]
+            heapify(self._deadlines)
 
     async def serve(self) -> None:
         """Serve who waits, in order, as far as there is room."""

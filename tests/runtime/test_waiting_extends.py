@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+
 import pytest
 import trio
 import trio.testing
@@ -10,6 +13,7 @@ from banyankv import (
     Tier,
     open_cache,
 )
+from banyankv.runtime.coordinator.extending import ExtendFlight
 from trio.testing import wait_all_tasks_blocked
 
 from .room import OLD, Copies, config, only_on_l2, serve
@@ -150,3 +154,31 @@ async def test_short_deadlines_behind_a_long_one_cost_one_sleeping_task(dispatch
         assert patient.extent == 4
         await patient.release()
         await brief.release()
+
+
+async def test_those_who_came_and_left_leave_nothing_behind_one_who_waits_for_long(dispatch):
+    async with open_cache(config(dispatch, {"full": 4})) as cache:
+        holder = await cache.acquire(range(100))
+        await holder.extend(4)
+        patient, other = await cache.acquire(range(100)), await cache.acquire(range(100))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(functools.partial(patient.extend, 1, deadline=10**6))
+            await wait_all_tasks_blocked()
+            tasks, before = trio.lowlevel.current_statistics().tasks_living, flights()
+            for sooner in range(9):
+                async with trio.open_nursery() as leaving:
+                    leaving.start_soon(functools.partial(other.extend, 1, deadline=10**5 - sooner))
+                    await wait_all_tasks_blocked()
+                    leaving.cancel_scope.cancel()
+            await wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().tasks_living == tasks
+            assert flights() <= before + 1
+            await holder.release()
+        for lease in (patient, other):
+            await lease.release()
+        await cache.check()
+
+
+def flights() -> int:
+    gc.collect()
+    return sum(type(each) is ExtendFlight for each in gc.get_objects())
