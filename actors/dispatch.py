@@ -254,11 +254,7 @@ def run(
     system = cell.system
     handler = cell.handlers.get(type(msg))
     if handler is None:
-        system.dead_letters.add(Reason.NO_HANDLER, cell.path, msg, trace)
-        raise ConfigError(
-            f"{cell.path} ({type(cell.actor).__qualname__}) has no handler for "
-            f"{type(msg).__qualname__}"
-        )
+        raise unhandled(cell, msg, trace)
     kept = system.op, system.running, system.trace, system.deadline
     system.running, system.trace, system.deadline = cell, trace, deadline
     # a step's asks are nobody's: it has none, and its calls must not look like its caller's
@@ -275,6 +271,14 @@ def run(
     finally:
         system.op, system.running, system.trace, system.deadline = kept
     return end(cell, msg, answer)
+
+
+def unhandled(cell: Cell, msg: Any, trace: Trace | None) -> Exception:
+    """Make the error for a message that the actor has no handler for."""
+    cell.system.dead_letters.add(Reason.NO_HANDLER, cell.path, msg, trace)
+    return ConfigError(
+        f"{cell.path} ({type(cell.actor).__qualname__}) has no handler for {type(msg).__qualname__}"
+    )
 
 
 def end(cell: Cell, msg: Any, answer: Any) -> Any:

@@ -57,11 +57,14 @@ class Ref(Cell, Generic[A_co]):
         that the asker left. Raises Reentry when the actor is further up in the same stack, the
         handler's refusal as it is, ActorCrashed for its crash, ActorStopped or Closed.
         """
-        handler = self.handlers.get(type(msg))
         answer: Answer
-        if self.gate or handler is None or trace is not None:
+        if self.gate or trace is not None:
             answer = dispatch.call(self, msg, trace)
             return answer
+        try:
+            handler = self.handlers[type(msg)]
+        except KeyError:
+            raise dispatch.unhandled(self, msg, self.system.trace) from None
         self.gate = BUSY
         try:
             answer = handler(msg)
@@ -89,11 +92,14 @@ class Ref(Cell, Generic[A_co]):
         left again, and the actor is told. Raises DeadlineExceeded, and otherwise what `call` raises
         but WouldWait; MailboxFull where that is the mailbox's policy.
         """
-        handler = self.handlers.get(type(msg))
         answer: Answer
-        if self.gate or handler is None or trace is not None or deadline is not None:
+        if self.gate or trace is not None or deadline is not None:
             answer = dispatch.begin(self, msg, deadline, trace)
         else:
+            try:
+                handler = self.handlers[type(msg)]
+            except KeyError:
+                raise dispatch.unhandled(self, msg, self.system.trace) from None
             self.gate = BUSY
             try:
                 answer = handler(msg)

@@ -92,8 +92,10 @@ class Claiming:
                         break
                     claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
             else:
-                at = len(ends) - 1 if boundary == end else bisect_left(ends, boundary)
-                if boundary == ends[at] and not (partial and boundary == end):
+                if boundary == end and not partial:
+                    break
+                at = bisect_left(ends, boundary)
+                if boundary < end and boundary == ends[at]:
                     break
                 # All agree on a boundary inside an edge, which is claimed when a node ends there.
                 walked = await self._splitter.at_boundary(walked, at, boundary)

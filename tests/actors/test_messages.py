@@ -184,7 +184,10 @@ async def test_what_nobody_handles_is_refused_and_a_dead_letter(dispatch: str) -
                 ConfigError, match=rf"{ref.path} \(\w+\) has no handler for Forgotten"
             ):
                 await ref.ask(Forgotten())
-        assert system.dead_letters[Reason.NO_HANDLER] == 2
+        if dispatch == "inline":
+            with pytest.raises(ConfigError, match="has no handler for Forgotten"):
+                counter.call(Forgotten())
+        assert system.dead_letters[Reason.NO_HANDLER] == (3 if dispatch == "inline" else 2)
         assert await boss.ask(Twice(1)) == (1, 2)
 
 
