@@ -243,7 +243,6 @@ class PagedActor(ComponentActor[PagedPresence]):
     def grow(self, msg: m.Grow) -> m.Relocked:
         """Record new nodes with the payload that comes with them, and move the locks."""
         parent, start, held = self._records[msg.parent], msg.ends[-1], msg.held
-        _check_run(msg.own, start, msg.pages, self._page)
         if msg.relock and len(held) < 2:
             start = self._one_range(start)
         anchor, low = self._presence.grow(msg, parent, start)

@@ -69,6 +69,8 @@ class PagedPresence(Presence):
                 else:  # it has no children yet: if it gets some, the index passes over it
                     self.indexes[tier].add(record, payload)
             above, start = record, end
+        if used != len(pages):
+            raise IntegrityError(f"{len(pages)} bytes of page ids for nodes that take {used}")
         self.cached[tier] += used // PAGE_ID_BYTES
         self.payloads[tier] += payloads
         self.locked += locked // PAGE_ID_BYTES

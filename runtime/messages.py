@@ -130,7 +130,7 @@ class Published(Reply, frozen=True):
     """How far the tree has taken over, and what that changed in the lease's tables.
 
     `patches` are (component, position, pages) in place of duplicates; `starts` is where each
-    component's table begins.
+    component's table begins, empty where none has a window.
     """
 
     length: int

@@ -1,4 +1,4 @@
-"""Page bookkeeping of one pool: which ids are free, and how many have an owner.
+"""Page bookkeeping of one pool: which ids are free, and which have an owner.
 
 Two kinds of pool answer to `PagePool`: one of a fixed number of pages (here, L1) and one that grows
 and shrinks by slabs of a shared arena (`slabs.py`, L2). Neither copies, waits or knows of operations:
@@ -11,7 +11,6 @@ from array import array
 from typing import Protocol
 
 from ..errors import ConfigError, IntegrityError
-from ..spec import PAGE_ID_BYTES
 from .messages import PageList
 from .owners import Owners
 
@@ -19,15 +18,18 @@ from .owners import Owners
 class PagePool(Protocol):
     """The pages of one component on one tier. A page is free, owned or quarantined.
 
-    `owned` and `quarantined` are counts; the tier moves pages between them, in this order:
-    `take` (free to owned), `disown` (owned to the caller's hands), then `put` (to free), perhaps after
-    a time in quarantine, which the tier counts in `quarantined`.
+    The tier moves pages in this order: `take` (free to owned), `disown` (owned to the caller's hands),
+    then `put` (to free), perhaps after a time in quarantine, which the tier counts in `quarantined`.
     """
 
     component: str
     page_bytes: int
-    owned: int
     quarantined: int
+
+    @property
+    def owned(self) -> int:
+        """Count the pages that are neither free nor quarantined."""
+        ...
 
     def available(self) -> int:
         """Count the pages that `take` could give now."""
@@ -68,16 +70,20 @@ class FixedPool:
     was freed, so that runs of consecutive ids stay together and their bytes are warm.
     """
 
-    __slots__ = ("_free", "_owners", "capacity", "component", "owned", "page_bytes", "quarantined")
+    __slots__ = ("_free", "_owners", "capacity", "component", "page_bytes", "quarantined")
 
     def __init__(self, component: str, capacity: int, page_bytes: int) -> None:
         self.component = component
         self.capacity = capacity
         self.page_bytes = page_bytes
-        self.owned = 0
         self.quarantined = 0
         self._free = array("i", range(capacity))
         self._owners = Owners(capacity)
+
+    @property
+    def owned(self) -> int:
+        """See `PagePool`."""
+        return self.capacity - len(self._free) - self.quarantined
 
     def available(self) -> int:
         """See `PagePool`."""
@@ -96,19 +102,16 @@ class FixedPool:
         pages = free[left:].tobytes()
         del free[left:]
         self._owners.add(pages)
-        self.owned += count
         return pages
 
     def disown(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
         if not self._owners.remove(pages):
             raise not_owned(self.component, pages)
-        self.owned -= len(pages) // PAGE_ID_BYTES
 
     def own(self, pages: PageList) -> None:
         """See `PagePool`."""
         self._owners.add(pages)
-        self.owned += len(pages) // PAGE_ID_BYTES
 
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""

@@ -61,14 +61,14 @@ class Owners:
             return False
         marks, indexes = self._marks, _indexes(pages)
         try:
-            if marks.take(indexes).tobytes() != owned:
+            if marks[indexes].tobytes() != owned:
                 return False
         except IndexError:
             return False
         # Each is marked by its place in the list: of an id that comes twice the last place stays.
         places = run[:size]
         marks[indexes] = np.frombuffer(places, _MARK)
-        if marks.take(indexes).tobytes() == places:
+        if marks[indexes].tobytes() == places:
             return True
         marks[indexes] = _OWNED
         return False

@@ -97,7 +97,6 @@ class SlabPool:
         self.page_bytes = page_bytes
         self.slab_pages = slab_pages
         self.reserved = reserved
-        self.owned = 0
         self.quarantined = 0
         self._space = space
         self._owners = Owners(space.nbytes // page_bytes)
@@ -110,6 +109,11 @@ class SlabPool:
     def slabs(self) -> int:
         """Count the slabs that this pool holds now."""
         return len(self._slabs)
+
+    @property
+    def owned(self) -> int:
+        """See `PagePool`."""
+        return len(self._slabs) * self.slab_pages - self._free - self.quarantined
 
     def available(self) -> int:
         """See `PagePool`; includes the slabs that this pool could still claim."""
@@ -134,7 +138,6 @@ class SlabPool:
             if not slab:
                 del self._open[0]
         self._free -= count
-        self.owned += count
         pages = b"".join(parts)
         self._owners.add(pages)
         return pages
@@ -143,12 +146,10 @@ class SlabPool:
         """See `PagePool`: O(pages)."""
         if not self._owners.remove(pages):
             raise not_owned(self.component, pages)
-        self.owned -= len(pages) // PAGE_ID_BYTES
 
     def own(self, pages: PageList) -> None:
         """See `PagePool`."""
         self._owners.add(pages)
-        self.owned += len(pages) // PAGE_ID_BYTES
 
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages); fastest where pages of one slab stand together."""

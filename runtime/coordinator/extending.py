@@ -68,7 +68,7 @@ class Extending:
         self._names = tuple(part.name for part in parts.all)
         self._snapshots = {part.name: part for part in parts.snapshots}
         self._states = tuple((part.index, part.name) for part in parts.snapshots)
-        self._windowed = tuple(part.index for part in parts.auxiliary if not part.snapshot)
+        self._windowed = tuple(part.index for part in parts.windowed)
         self._nothing = (b"",) * len(parts.all)
         self.queue = queue
 

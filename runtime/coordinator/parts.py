@@ -48,6 +48,7 @@ class Parts:
         "store",
         "tiers",
         "tree",
+        "windowed",
     )
 
     def __init__(
@@ -72,6 +73,7 @@ class Parts:
         )
         self.paged = tuple(part for part in parts if not part.snapshot)
         self.snapshots = tuple(part for part in parts if part.snapshot)
+        self.windowed = tuple(part for part in parts if not (part.snapshot or part.base))
         self.by_name = {part.name: part for part in parts}
         self.tiers = tiers
         self.l1 = tiers[Tier.L1]

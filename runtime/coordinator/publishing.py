@@ -71,7 +71,9 @@ class Publishing:
             if isinstance(grown, c.Grown):
                 await self._grow(record, grown)
                 gained.update(dict.fromkeys(grown.path))
-        starts = tuple([share.start for share in record.shares])
+        starts: tuple[int, ...] = ()
+        if self._parts.windowed:
+            starts = tuple([share.start for share in record.shares])
         published = m.Published(record.published, tuple(patches), starts)
         return Result(published, tuple(gained))
 

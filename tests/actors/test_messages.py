@@ -184,10 +184,10 @@ async def test_what_nobody_handles_is_refused_and_a_dead_letter(dispatch: str) -
                 ConfigError, match=rf"{ref.path} \(\w+\) has no handler for Forgotten"
             ):
                 await ref.ask(Forgotten())
-        if dispatch == "inline":
+        if dispatch == "direct":
             with pytest.raises(ConfigError, match="has no handler for Forgotten"):
                 counter.call(Forgotten())
-        assert system.dead_letters[Reason.NO_HANDLER] == (3 if dispatch == "inline" else 2)
+        assert system.dead_letters[Reason.NO_HANDLER] == (3 if dispatch == "direct" else 2)
         assert await boss.ask(Twice(1)) == (1, 2)
 
 
