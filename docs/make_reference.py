@@ -18,10 +18,13 @@ from types import ModuleType
 import banyankv
 import msgspec
 from banyankv import testing
+from banyankv.components.contract import TreeComponent
+from banyankv.components.policies import EvictionView
 from banyankv.runtime.messages import EvictReport, Peeked
 from banyankv.telemetry import CATALOGUE
 from banyankv.tiers.messages import PoolUsage
 from banyankv.tiers.store.messages import StoreTierStatistics
+from banyankv.tiers.store.protocol import Store, StoreStatistics
 
 PAGE = Path(__file__).parent / "reference.md"
 
@@ -30,6 +33,7 @@ _SECTIONS = {
     "Configuration": ("CacheConfig", "StoreConfig"),
     "Models": ("ModelSpec", "PagedSpec", "SnapshotSpec", "StateTensor", "Namespace", "Tier"),
     "Answers": ("CacheStats", "HitTokens", "Verdict"),
+    "Parts of your own": (),
     "Telemetry": ("Telemetry", "configure_telemetry"),
     "Errors": (
         "BanyanError",
@@ -47,8 +51,21 @@ _SECTIONS = {
         "WouldWait",
     ),
 }
-_FURTHER = {"Answers": (Peeked, EvictReport, PoolUsage, StoreTierStatistics)}
-"""What public calls answer without being a name at the top."""
+_FURTHER = {
+    "Answers": (Peeked, EvictReport, PoolUsage, StoreTierStatistics),
+    "Parts of your own": (Store, StoreStatistics, EvictionView, TreeComponent),
+}
+"""What public calls answer, or take, without being a name at the top."""
+
+_OPENING = {
+    "Parts of your own": "What `open_cache` takes: a store as `store=`, a function of an `EvictionView` as "
+    "`policy=`, and subclasses of `TreeComponent` by the name of their rule as `rules=`. A policy "
+    "answers any ordered key; the smallest goes first, and a key may rise over time but never fall.",
+}
+"""What stands below a section's title."""
+
+_MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults"}
+"""Classes that are made by a call, whose arguments are shown."""
 
 _INTERNAL = {"ask", "ask_now", "ask_shielded", "breathe", "component_index"} | {
     "begin",
@@ -75,6 +92,7 @@ def make_reference() -> str:
     ]
     for title, names in _SECTIONS.items():
         lines += ["", f"## {title}"]
+        lines += ["", _OPENING[title]] if title in _OPENING else []
         for thing in (*(getattr(banyankv, name) for name in names), *_FURTHER.get(title, ())):
             lines += ["", *_describe(thing)]
     lines += ["", "## Testing", "", *_prose(testing)]
@@ -99,6 +117,14 @@ def _describe(thing: type | Callable[..., object]) -> Iterator[str]:
     )
     yield f"### `{name}{base}`"
     yield from ("", _doc(thing))
+    if name in _MADE:
+        made = _signature(vars(thing)["__init__"])
+        made = made.removesuffix(" -> None").replace("def __init__", name, 1)
+        yield from ("", *_code(made))
+    if thing.__module__.startswith(("banyankv.tiers.store.protocol", "banyankv.components")):
+        module = thing.__module__
+        module = "banyankv.tiers.store" if name == "Store" else module
+        yield from ("", *_code(f"from {module} import {name}"))
     fields = _fields(thing)
     if fields:
         yield from ("", *_code(fields))

@@ -40,6 +40,9 @@ class Cache:
 
     Async methods check for cancellation before they begin, never after: what they took is yours or
     was given back. They yield when they must wait, or when the caller has run for a millisecond.
+
+    Tokens are a sequence of ids, or a buffer of integers (array, numpy, torch). `bytes` are packed
+    ids, four bytes (little-endian uint32) a token: text of one byte a token is `list(text)`.
     """
 
     def __init__(

@@ -82,7 +82,11 @@ class Lease:
         await self.release()
 
     def pages(self, component: str) -> memoryview:
-        """Return the page table of a paged component: int32 ids of the tokens from `start(component)` on."""
+        """Return the page table of a paged component: int32 ids of the tokens from `start(component)` on.
+
+        Empty where nothing has pages yet. `torch.tensor` makes floats of an empty table, which are no
+        index: give it a `dtype`.
+        """
         index = self._index(component, snapshot=False)
         return self._tables[index].view()
 
@@ -148,7 +152,10 @@ class Lease:
                 self._tables[index].begin_at(starts[index], self._port.page_size)
 
     def append(self, tokens: Tokens) -> None:
-        """Tell the ids of generated tokens behind those known, so that they can be published."""
+        """Tell the ids of generated tokens behind those known, so that they can be published.
+
+        Extend first, because an extend may be refused: ids without room cannot be taken back.
+        """
         if not self._live:
             raise self._released()
         packed = pack(tokens)

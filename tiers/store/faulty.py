@@ -72,7 +72,10 @@ class SeededFaults:
 
 
 class FaultyStore:
-    """Pass calls on to a store, each with the fault that `decide` gives for its verb."""
+    """Pass calls on to a store, each with the fault that `decide` gives for its verb.
+
+    The verbs are `exists`, `get`, `put` and `delete`; `decide` answers None for no fault.
+    """
 
     def __init__(self, store: Store, decide: Callable[[str], StoreFault | None]) -> None:
         self._store = store
