@@ -192,6 +192,7 @@ async def assemble(
             endpoints=endpoints,
             fences=fences,
             room_timeout=config.room_timeout,
+            store_timeout=config.store_timeout,
             prefetch_threshold=config.prefetch_threshold,
         )
         cache = await _spawn(system, coordinator, "cache")

@@ -20,7 +20,7 @@ def read(
     cache: UnifiedRadixCache, tree: UnifiedTreeCore, tiers: dict[Tier, PageTier]
 ) -> Iterator[Reading]:
     """Read every metric of one cache."""
-    totals = cache.totals()
+    totals = cache.statistics.totals()
     yield Reading("banyankv.requests", totals.requests)
     yield Reading("banyankv.match.requested", totals.tokens)
     for tier, tokens in zip(("l1", "l2", "l3"), totals.hits, strict=True):

@@ -17,10 +17,12 @@ on at once with the boundary on the device.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from ...actors import Trace
@@ -32,74 +34,69 @@ from .lease_book import LeaseBook
 from .leases import LeaseRecord
 from .parts import Parts
 from .planning import Planner, reusable_tokens
+from .promoting import Promoting
 from .reporting import Reporter
 from .room import Lack, Room, Want
 from .room_queue import RoomQueue
 from .stats import Counters
-from .transfers import Operation, Transfers
+from .transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
-    from .prefetching import Prefetching
+    from .prefetching import Prefetch, Prefetching
 
 _ITS_TURN_WILL_COME = Lack(coming=True)
 
 
-class Acquiring:
+class Acquiring(msgspec.Struct, kw_only=True, eq=False):
     """What acquires in flight have in common; used inside the cache actor's operations only.
 
     `ready` are those that have nothing more to wait for: the end of the operation lets them go on.
     """
 
-    def __init__(
-        self,
-        *,
-        parts: Parts,
-        room: Room,
-        queue: RoomQueue,
-        planner: Planner,
-        claiming: Claiming,
-        transfers: Transfers,
-        prefetching: Prefetching,
-        book: LeaseBook,
-        counters: Counters,
-        report: Reporter,
-        stir: Callable[[], None],
-        prefetch_threshold: int,
-        patience: float,
-    ) -> None:
-        self.parts = parts
-        self.room = room
-        self.queue = queue
-        self.planner = planner
-        self.claiming = claiming
-        self.transfers = transfers
-        self.prefetching = prefetching
-        self.book = book
-        self.patience = patience
-        self.store = parts.store is not None
-        self._counters = counters
-        self._report = report
-        self._prefetch_threshold = prefetch_threshold
-        self._stir = stir
-        self.ready: deque[AcquireFlight] = deque()
+    parts: Parts
+    room: Room
+    queue: RoomQueue
+    planner: Planner
+    claiming: Claiming
+    transfers: Transfers
+    promoting: Promoting
+    prefetching: Prefetching
+    book: LeaseBook
+    counters: Counters
+    report: Reporter
+    stir: Callable[[], None]
+    prefetch_threshold: int
+    patience: float
+    ready: deque[AcquireFlight] = msgspec.field(default_factory=deque)
 
     def let_go_on(self, flight: AcquireFlight) -> None:
         """Have a flight go on at the end of the operation."""
         self.ready.append(flight)
-        self._stir()
+        self.stir()
 
     def answered(
         self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
     ) -> None:
         """Count and report an acquire that is answered."""
-        self._counters.acquired(msg, acquired)
+        self.counters.acquired(msg, acquired)
         if trace is not None:
-            self._report.acquired(msg, acquired, trace, started)
+            self.report.acquired(msg, acquired, trace, started)
 
     def worth_a_search(self, msg: m.Acquire, boundary: int) -> bool:
         """Say whether so much of a prompt is on no tier above that the store is asked for it."""
+        if self.parts.store is None:
+            return False
         left = reusable_tokens(msg.tokens, self.parts.page) - boundary
-        return left >= self._prefetch_threshold
+        return left >= self.prefetch_threshold
+
+
+class State(enum.Enum):
+    """What an acquire is doing: see the figure."""
+
+    PLANNING = enum.auto()
+    SEARCHING = enum.auto()
+    QUEUED = enum.auto()
+    COPYING = enum.auto()
 
 
 class AcquireFlight(Flight, eq=False):
@@ -114,13 +111,14 @@ class AcquireFlight(Flight, eq=False):
     trace: Trace | None
     started: int
     _lower: bool  # whether lower tiers are worth waiting for
+    state: State = State.PLANNING
     searched: bool = False
     full: int = 0
     _deadline: float = -1.0  # until when it waits for room, from its first wish on
-    _queued: bool = False
     _want: Want = ()
     _record: LeaseRecord | None = None
-    _operations: dict[Operation, None] = {}  # noqa: RUF012 - msgspec makes each its own
+    _search: Prefetch | None = None
+    _transfers: dict[Transfer, None] = {}  # noqa: RUF012 - msgspec makes each its own
     # The boundaries at its first look.
     _device: int = -1
     _host: int = -1
@@ -129,7 +127,7 @@ class AcquireFlight(Flight, eq=False):
 
     async def attempt(self) -> m.Acquired | None:
         """Go as far as possible without waiting; None where something must come first."""
-        by, msg = self.by, self.msg
+        by, msg, self.state = self.by, self.msg, State.PLANNING
         if self._record is not None:
             acquired = await self._complete()
             if acquired is not None:
@@ -142,13 +140,16 @@ class AcquireFlight(Flight, eq=False):
             if self._device < 0:
                 self._host = boundary
                 self._device = await self._on_device() if lacking else boundary
-            if by.store and not self.searched and by.worth_a_search(msg, boundary):
+            if not self.searched and by.worth_a_search(msg, boundary):
                 await by.book.give_back(record)
-                self._wait_for(await by.prefetching.find(self, boundary, record.full))
+                self.state = State.SEARCHING
+                self._search = await by.prefetching.find(self, boundary, record.full)
+                self._wait_for(self._search)
                 return None
             if lacking:
                 lack = await self._bring(record, lacking)
                 if lack is None:
+                    self.state = State.COPYING
                     return None
             else:
                 lack = await by.claiming.copy_states(record, msg.stream)
@@ -157,7 +158,7 @@ class AcquireFlight(Flight, eq=False):
                 self._want = tuple((part.name, 1) for part in by.parts.snapshots)
             await by.book.give_back(record)
             if lack.coming and self._may_wait():
-                self._queued = True
+                self.state = State.QUEUED
                 by.queue.join(self, self._deadline)
                 return None
             if lacking and not self._lacks_slots(lack):
@@ -166,7 +167,7 @@ class AcquireFlight(Flight, eq=False):
                 limit = boundary - by.parts.page
 
     async def _complete(self) -> m.Acquired | None:
-        """Answer what was claimed, when its copies are over; None where they did not all come."""
+        """Return what was claimed, when its copies are over; None where they did not all come."""
         by, record, self._record = self.by, self._record, None
         if record is None:
             return None
@@ -206,9 +207,9 @@ class AcquireFlight(Flight, eq=False):
         self._record = record
         for _, locked in lacking:
             for op in locked.joins:
-                self._wait_for(by.transfers.operations[op])
+                self._wait_for(by.transfers.running[op])
         if missing:
-            self._wait_for(await by.transfers.promote(missing, pages[len(snapshots) :]))
+            self._wait_for(await by.promoting.promote(missing, pages[len(snapshots) :]))
         return None
 
     def _lacks_slots(self, lack: Lack) -> bool:
@@ -217,7 +218,7 @@ class AcquireFlight(Flight, eq=False):
         return bool(lack.pools) and all(pool in names for pool in lack.pools)
 
     def _leased(self, record: LeaseRecord) -> m.Acquired:
-        """Answer the lease, with where its tokens were when the request came."""
+        """Return the lease, with where its tokens were when the request came."""
         acquired = self.by.claiming.answer(record)
         length, full = acquired.length, max(acquired.full, self.full)
         hit = acquired.hit
@@ -237,19 +238,23 @@ class AcquireFlight(Flight, eq=False):
             self._deadline = now + self.by.patience
         return now < self._deadline
 
-    def _wait_for(self, operation: Operation) -> None:
-        self._operations[operation] = None
-        operation.join(self)
+    def _wait_for(self, transfer: Transfer) -> None:
+        self._transfers[transfer] = None
+        transfer.join(self)
 
-    def landed(self, operation: Operation) -> None:
-        """Hear that an operation is over; go on when it was the last."""
-        del self._operations[operation]
-        if not self._operations:
+    def transfer_over(self, transfer: Transfer) -> None:
+        """Hear that a transfer is over; go on when it was the last."""
+        del self._transfers[transfer]
+        search, self._search = self._search, None
+        if search is not None:
+            full = search.answer_for(self)
+            self.searched, self.full = full is not None, full or 0
+        if not self._transfers:
             self.by.let_go_on(self)
 
     async def let_go(self) -> None:
         """Let go of what a failed copy was to complete; what L1 has must do."""
-        self._leave_operations()
+        self._leave_transfers()
         await self._give_back()
         self._lower = False
         self.by.let_go_on(self)
@@ -262,28 +267,27 @@ class AcquireFlight(Flight, eq=False):
             self.answer(acquired)
 
     async def try_again(self) -> bool:
-        """See `Waiter`: when its turn has come and room is not just coming, it plans again."""
+        """Plan again, when its turn has come and room is not just coming; whether it waits no longer."""
         if await self.by.room.is_coming(self._want):
             return False
-        self._queued = False
         await self.go_on()
-        return not self._queued
+        return self.state is not State.QUEUED
 
     async def give_up(self) -> bool:
-        """See `Waiter`: it goes on with what the device has, for which nothing need come."""
+        """Go on with what the device has, for which nothing need come."""
         await self.go_on()
         return False
 
     async def leave(self) -> None:
         """Give back everything, wherever it waits."""
-        self._leave_operations()
+        self._leave_transfers()
         self.by.queue.leave(self)
         await self._give_back()
 
-    def _leave_operations(self) -> None:
-        for operation in self._operations:
-            operation.leave(self)
-        self._operations.clear()
+    def _leave_transfers(self) -> None:
+        for transfer in self._transfers:
+            transfer.leave(self)
+        self._transfers.clear()
 
     async def _give_back(self) -> None:
         record, self._record = self._record, None

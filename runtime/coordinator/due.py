@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .. import messages as m
-
 
 class Due:
     """Nodes in the order in which they came due. A node that leaves the tree is due no more.
 
-    `stir` is called when some come due. `again` are fetches that found no room on L2 before.
+    `stir` is called when some come due. `room_on_l2` says that a transfer has ended since it was set
+    back: who waits for room on L2 may find some.
     """
 
-    __slots__ = ("_fetches", "_postponed", "_stir", "again", "dirty", "unsaved")
+    __slots__ = ("_postponed", "_stir", "dirty", "room_on_l2", "unsaved")
 
     def __init__(self, stir: Callable[[], None]) -> None:
         self._stir = stir
         self.dirty: dict[int, None] = {}
         self.unsaved: dict[int, None] = {}
         self._postponed: dict[int, None] = {}
-        self._fetches: list[m.Found] = []
-        self.again: list[m.Found] = []
+        self.room_on_l2 = False
 
     def __len__(self) -> int:
         return len(self.dirty) + len(self.unsaved) + len(self._postponed)
@@ -37,22 +35,16 @@ class Due:
         self._stir()
 
     def postpone(self, nodes: Iterable[int]) -> None:
-        """Let backups wait for room that is coming on L2, until an operation ends."""
+        """Let backups wait for room that is coming on L2, until a transfer ends."""
         self._postponed.update(dict.fromkeys(nodes))
 
-    def postpone_fetch(self, found: m.Found) -> None:
-        """Let a fetch wait likewise."""
-        self._fetches.append(found)
-
     def room_came(self) -> None:
-        """Note that an operation has ended: what was postponed is due again."""
+        """Note that a transfer has ended: what was postponed is due again."""
         if self._postponed:
             self.back_up(self._postponed)
             self._postponed.clear()
-        if self._fetches:
-            self.again += self._fetches
-            self._fetches.clear()
-            self._stir()
+        self.room_on_l2 = True
+        self._stir()
 
     def split(self, node: int, upper: int) -> None:
         """Let what is due for a node be due for its upper half too."""

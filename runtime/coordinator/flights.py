@@ -3,8 +3,8 @@
     acquire   planning --> searching, copying or in the queue for room --> planning ... --> answered
     extend                                        in the queue for room --> answered
 
-Each is one object that owns its states and moves them by its own methods; `Flights` finds it again when
-its asker leaves.
+Each is one object that owns its states and moves them by its own methods. The cache actor keeps a table
+of them by their reply tokens, so that it finds one again when its asker leaves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Prefetching: bring to L2 what a prompt could reuse out of the store.
 
 searching --> fetching --> over: grafted
-|             `------> over: nothing that came is of use
-`--------------------> over: nothing there, nobody waits any more, no room
+|  |  ^       `-------> over: nothing that came is of use
+|  |  '--- queued       room on L2 is only coming; at most `store_timeout`
+|  `---------'   `----> over: no room
+`---------------------> over: nothing there, nobody waits any more, no room
 """
 
 from __future__ import annotations
@@ -10,52 +12,46 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
+import trio
+
 from ...components import messages as c
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .alarm import Alarm
 from .endpoints import Endpoints, union
 from .facts import PrefetchDone
 from .grafting import Grafting
 from .parts import Parts
 from .planning import reusable_tokens
-from .reporting import Reporter
 from .room import Lack, Room
-from .transfers import Operation, Transfers
+from .transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
     from .acquiring import AcquireFlight
 
 
-class Prefetching:
+class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     """What prefetches share; used inside the cache actor's operations only.
 
     `outcomes` counts prefetches by closed reason: `loaded`, `absent`, `host_capacity`, `anchor_lost`,
-    `storage_transfer`, `abandoned`.
+    `storage_transfer`, `abandoned`. `queued` wait for room on L2, in the order of their deadlines.
     """
 
-    def __init__(
-        self,
-        *,
-        parts: Parts,
-        room: Room,
-        transfers: Transfers,
-        grafting: Grafting,
-        endpoints: Endpoints,
-        report: Reporter,
-    ) -> None:
-        self.parts = parts
-        self.room = room
-        self.transfers = transfers
-        self.grafting = grafting
-        self.endpoints = endpoints
-        self.report = report
-        self.outcomes: Counter[str] = Counter()
-        self.by_operation: dict[int, Prefetch] = {}
-        self.by_chunk: dict[tuple[bytes, bytes], Prefetch] = {}
+    parts: Parts
+    room: Room
+    transfers: Transfers
+    grafting: Grafting
+    endpoints: Endpoints
+    alarm: Alarm
+    timeout: float
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
+    by_chunk: dict[tuple[bytes, bytes], Prefetch] = {}
+    queued: dict[Prefetch, None] = {}
 
-    async def find(self, asker: AcquireFlight, boundary: int, full: int) -> Operation:
-        """Ask the store how far it could lift a reuse; return the operation to wait for.
+    async def find(self, asker: AcquireFlight, boundary: int, full: int) -> Prefetch:
+        """Ask the store how far it could lift a reuse; return the transfer to wait for.
 
         `boundary` is how far all components reach without it, `full` how far FULL does. A second wish
         for the same chunk joins the first, and may ask for itself what lies beyond.
@@ -67,34 +63,52 @@ class Prefetching:
         if prefetch is None:
             prefetch = Prefetch(self, asker, key, full, boundary)
             await prefetch.search()
-        return prefetch.operation
+        return prefetch
 
-    async def found(self, msg: m.Found) -> None:
-        """Take what the store says it has."""
-        await self.by_operation[msg.op].found(msg)
+    async def serve(self) -> None:
+        """Try again who waits for room on L2: a transfer has ended there."""
+        self.room.due.room_on_l2 = False
+        for prefetch in tuple(self.queued):
+            await prefetch.fetch()
 
-    async def fetched(self, msg: m.Fetched) -> None:
-        """Take what arrived."""
-        await self.by_operation[msg.op].fetched(msg)
+    def refuse_late(self) -> None:
+        """Let those wait no longer whose time is over."""
+        for prefetch in tuple(self.queued):
+            if prefetch.deadline > trio.current_time():
+                self.alarm.set(prefetch.deadline)
+                break
+            prefetch.end("host_capacity")
 
     def staged(self) -> dict[str, bytes]:
         """Return the L2 pages that fetches are filling, per component."""
         staged: dict[str, bytes] = {}
-        for prefetch in self.by_operation.values():
+        for prefetch in self.by_chunk.values():
             for item in prefetch.items:
                 staged[item.component] = staged.get(item.component, b"") + item.pages
         return staged
 
 
-class Prefetch:
+class Prefetch(Transfer):
     """One prefetch on its way.
 
     `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` and
     `reuse` are what its `Find` said that there is already; FULL reaches up to `reach` in the store,
-    and `items` are fetched up to `endpoint`.
+    and `items` are fetched up to `endpoint`. Until `deadline` it waits for room.
     """
 
-    __slots__ = ("_by", "asker", "endpoint", "full", "items", "key", "operation", "reach", "reuse")
+    __slots__ = (
+        "_by",
+        "_found",
+        "asker",
+        "deadline",
+        "endpoint",
+        "failed",
+        "full",
+        "items",
+        "key",
+        "reach",
+        "reuse",
+    )
 
     def __init__(
         self,
@@ -104,58 +118,100 @@ class Prefetch:
         full: int,
         reuse: int,
     ) -> None:
+        super().__init__(by.transfers)
         self._by = by
-        self.operation = by.transfers.begin("prefetch", Tier.L2)
+        self._found: tuple[t.StoreItem, ...] = ()
         self.asker = asker
         self.key = key
         self.full = full
         self.reuse = reuse
+        self.deadline = 0.0
         self.endpoint = 0
         self.reach = 0
+        self.failed = False
         self.items: tuple[t.StoreItem, ...] = ()
-        by.by_operation[self.operation.id] = by.by_chunk[key] = self
+        by.by_chunk[key] = self
+
+    # -- searching ------------------------------------------------------------------------------------
 
     async def search(self) -> None:
         """Ask the store what it has."""
-        self.asker.searched = True
-        asked, op = self.asker.msg, self.operation.id
+        asked = self.asker.msg
         tokens = asked.tokens[: reusable_tokens(asked.tokens, self._by.parts.page) * TOKEN_BYTES]
-        await self._by.parts.below.ask(m.Find(op, asked.namespace, tokens, self.full, self.reuse))
+        find = m.Find(self.id, asked.namespace, tokens, self.full, self.reuse)
+        await self._by.parts.below.ask(find)
 
     async def found(self, msg: m.Found) -> None:
-        """Allocate L2 for what was found and start the fetch, or end here."""
-        self.asker.full, self.reach, self.endpoint = msg.full, msg.full, msg.endpoint
+        """Take what the store says it has: fetch it, or end here."""
+        self.reach, self.endpoint = msg.full, msg.endpoint
+        self.failed = not msg.endpoint and msg.failed is not None
         if not msg.endpoint:
-            if msg.failed:
-                for pending in self.operation.waiting:
-                    pending.searched = True  # the store has no answer for anybody
-            self._ended("storage_transfer" if msg.failed else "absent")
-            return
-        if not self.operation.waiting:
-            self._ended("abandoned")
-            return
-        pages = [self._pages(item) for item in msg.items]
+            self.end("storage_transfer" if self.failed else "absent")
+        elif not self.waiting:
+            self.end("abandoned")
+        else:
+            self._found = msg.items
+            self.deadline = trio.current_time() + self._by.timeout
+            await self.fetch()
+
+    def answer_for(self, joiner: AcquireFlight) -> int | None:
+        """Return how far FULL reaches with the store, or None where an acquire has to ask for itself.
+
+        The answer is that of one who joined where its own search would find the same: where FULL
+        ends within what both have in common, or nothing follows that. Else many equal requests
+        would ask one after another.
+        """
+        if joiner is self.asker:
+            return self.reach
+        if self.failed:
+            return 0  # the store has no answer for anybody
+        page, chunk = self._by.parts.page, self._by.parts.chunk
+        mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
+        limit = reusable_tokens(theirs, page) // chunk * chunk
+        most = min(limit, reusable_tokens(mine, page) // chunk * chunk)
+        common, size = 0, chunk * TOKEN_BYTES
+        while common < most and theirs.startswith(
+            mine[common * TOKEN_BYTES : common * TOKEN_BYTES + size], common * TOKEN_BYTES
+        ):
+            common += chunk
+        if self.endpoint <= common and (self.reach < common or common == limit):
+            return min(self.reach, common)
+        return None
+
+    # -- waiting for room on L2 -----------------------------------------------------------------------
+
+    async def fetch(self) -> None:
+        """Allocate L2 for what was found and start to read; wait where room is only coming."""
+        by, found = self._by, self._found
+        pages = [self._pages(item) for item in found]
         want: dict[str, int] = {}
-        for item, count in zip(msg.items, pages, strict=True):
+        for item, count in zip(found, pages, strict=True):
             want[item.component] = want.get(item.component, 0) + count
-        pinned = await self._pinned(self.asker.msg)
-        got = await self._by.room.take(Tier.L2, tuple(want.items()), pinned)
+        got = await by.room.take(Tier.L2, tuple(want.items()), await self._pinned(self.asker.msg))
         if isinstance(got, Lack):
-            if got.coming:
-                self._by.room.due.postpone_fetch(msg)
-            else:
-                self._ended("host_capacity")
+            if not got.coming:
+                self.end("host_capacity")
+            elif self not in by.queued:
+                by.queued[self] = None
+                by.alarm.set(self.deadline)
             return
+        by.queued.pop(self, None)
         room = dict(zip(want, got, strict=True))
         items: list[t.StoreItem] = []
-        for item, count in zip(msg.items, pages, strict=True):
+        for item, count in zip(found, pages, strict=True):
             mine, room[item.component] = (
                 room[item.component][: count * PAGE_ID_BYTES],
                 room[item.component][count * PAGE_ID_BYTES :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
         self.items = tuple(items)
-        await self._by.parts.below.ask(m.Fetch(msg.op, self.items))
+        await by.parts.below.ask(m.Fetch(self.id, self.items))
+
+    def leave(self, flight: AcquireFlight) -> None:
+        """See `Transfer`: for nobody it waits no longer."""
+        super().leave(flight)
+        if not self.waiting and self in self._by.queued:
+            self.end("abandoned")
 
     def _pages(self, item: t.StoreItem) -> int:
         if self._by.parts.by_name[item.component].snapshot:
@@ -170,6 +226,8 @@ class Prefetch:
         )
         return frozenset(walked.path)
 
+    # -- fetching -------------------------------------------------------------------------------------
+
     async def fetched(self, msg: m.Fetched) -> None:
         """Hang what arrived into the tree on L2 as far as a reuse can use it; give the rest back."""
         grafting = self._by.grafting
@@ -181,8 +239,8 @@ class Prefetch:
         if used and not await grafting.graft(self.asker.msg, endpoint, used):
             await grafting.give_back(used)
             outcome, used = "anchor_lost", []
-        self._by.transfers.moved_bytes["l3_l2"] += sum(map(self._by.endpoints.bytes, used))
-        self._ended(outcome, endpoint if used else 0)
+        self.count("l3_l2", sum(map(self._by.endpoints.bytes, used)))
+        self.end(outcome, endpoint if used else 0)
 
     def _reached(self, good: list[t.StoreItem]) -> int:
         """Return the endpoint that what arrived can serve, judged as what was found was.
@@ -196,40 +254,11 @@ class Prefetch:
         spans = {name: union(ranges) for name, ranges in held.items()}
         return self._by.endpoints.deepest(spans, self.endpoint, self.full, self.reuse)
 
-    def _ended(self, outcome: str, tokens: int = 0) -> None:
-        by, operation = self._by, self.operation
-        del by.by_operation[operation.id]
+    def end(self, outcome: str, tokens: int = 0) -> None:
+        """End it by one of the closed reasons; so many tokens came."""
+        by = self._by
         del by.by_chunk[self.key]
+        by.queued.pop(self, None)
         by.outcomes[outcome] += 1
-        for pending in operation.waiting:
-            if not pending.searched:
-                self._share(pending)
-            if pending.trace is not None:
-                by.report.done(
-                    PrefetchDone,
-                    operation.started,
-                    pending.trace,
-                    op=operation.id,
-                    tokens=tokens,
-                    outcome=outcome,
-                )
-        operation.over()
-
-    def _share(self, joiner: AcquireFlight) -> None:
-        """Let the answer be that of one who joined, where its own search would find the same.
-
-        So it is where FULL ends within what both have in common, or nothing follows that: else many
-        equal requests would ask one after another.
-        """
-        page, chunk = self._by.parts.page, self._by.parts.chunk
-        mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
-        limit = reusable_tokens(theirs, page) // chunk * chunk
-        most = min(limit, reusable_tokens(mine, page) // chunk * chunk)
-        common, size = 0, chunk * TOKEN_BYTES
-        while common < most and theirs.startswith(
-            mine[common * TOKEN_BYTES : common * TOKEN_BYTES + size], common * TOKEN_BYTES
-        ):
-            common += chunk
-        if self.endpoint <= common and (self.reach < common or common == limit):
-            joiner.searched = True
-            joiner.full = min(self.reach, common)
+        self.report(PrefetchDone, tokens=tokens, outcome=outcome)
+        self.over()

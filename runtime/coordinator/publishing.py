@@ -14,14 +14,14 @@ need, and until then somebody may fork there. The lease keeps locks on what `upt
 
 from __future__ import annotations
 
-import msgspec
-
 from ...components import messages as c
 from ...errors import ConfigError
 from ...spec import TOKEN_BYTES, Tier
 from .. import messages as m
+from .facts import PublishDone
 from .leases import LeaseRecord, Share
 from .parts import Parts
+from .reporting import Reporter
 from .room import Room
 from .splitting import Splitter
 
@@ -29,25 +29,20 @@ _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NO_NODES = c.Grown((), ())
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
-    """What a publish answers, and the nodes that are to be backed up and saved after it."""
-
-    published: m.Published
-    nodes: tuple[int, ...]
-
-
 class Publishing:
     """Publish for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts, room: Room, splitter: Splitter) -> None:
+    def __init__(self, parts: Parts, room: Room, splitter: Splitter, report: Reporter) -> None:
         self._parts = parts
         self._tree = parts.tree
         self._room = room
         self._splitter = splitter
+        self._report = report
+        self._writes_through = parts.l2 is not None
 
-    async def publish(self, record: LeaseRecord, msg: m.Publish) -> Result:
+    async def publish(self, record: LeaseRecord, msg: m.Publish) -> m.Published:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
-        upto, appended = msg.upto, msg.appended
+        began, upto, appended = self._report.begin(), msg.upto, msg.appended
         if not 0 <= upto <= record.extent:
             raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
         known_ids = record.known + len(appended) // TOKEN_BYTES
@@ -75,7 +70,17 @@ class Publishing:
         if self._parts.windowed:
             starts = tuple([share.start for share in record.shares])
         published = m.Published(record.published, tuple(patches), starts)
-        return Result(published, tuple(gained))
+        if gained and self._writes_through:
+            self._room.due.back_up(gained)
+        if began:
+            self._report.done(
+                PublishDone,
+                began,
+                length=published.length,
+                nodes=len(gained),
+                duplicates=len(patches),
+            )
+        return published
 
     def _insert(self, record: LeaseRecord, upto: int) -> c.Insert:
         """Ask for own tokens below the anchor; answered by a Walked where some are there already."""

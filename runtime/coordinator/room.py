@@ -11,6 +11,7 @@ from ...components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed, U
 from ...errors import NoCapacity
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
+from .. import messages as m
 from .due import Due
 from .facts import EvictDone
 from .parts import Part, Parts
@@ -168,13 +169,14 @@ class Room:
         beyond, _, error = max(found, key=lambda entry: entry[:2])
         return error, beyond
 
-    async def evict(self, tier: Tier, part: Part, pages: int) -> tuple[int, int, int]:
-        """Evict from one component; answer its own pages freed and pending, and the nodes touched."""
+    async def evict(self, tier: Tier, part: Part, pages: int) -> m.EvictReport:
+        """Evict from one component; return its own pages freed and pending, and the nodes touched."""
         back: _Back = []
         freed = await self._evict(tier, part, pages, _NONE, back)
         await self.give_back(tier, back)
         own = len(freed.free) // PAGE_ID_BYTES
-        return own, freed.pages - own, len(freed.nodes)
+        why = "target" if freed.pages >= pages else "exhausted"
+        return m.EvictReport(own, freed.pages - own, len(freed.nodes), why)
 
     async def _evict(
         self,
@@ -306,7 +308,7 @@ class Room:
             await self._parts.tiers[tier].ask(t.Free(tuple(items), fence))
 
     async def over(self, op: int) -> None:
-        """Let the quarantines of an operation go on every tier."""
+        """Let the quarantines of a transfer go on every tier."""
         for tier in self._tiers:
             await self._parts.tiers[tier].ask(t.Over(op))
         self.due.room_came()

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from ...components import messages as c
 from ...components.move_messages import Read
-from ...spec import Tier
 from ...telemetry.logs import warn_store_takes_nothing
 from ...tiers import messages as t
 from .. import messages as m
-from .due import Due
 from .endpoints import Endpoints
-from .parts import Part, Parts
-from .transfers import Transfers
+from .parts import Part
+from .transfers import Transfer, Transfers
 
 _BATCH_NODES = 16
 """Nodes that one pass over the unsaved takes."""
@@ -26,17 +24,41 @@ _SILENT_SAVES = 8
 """Saves in a row of which the store took nothing before that is said."""
 
 
-class Saving:
-    """Plan and settle saves; used inside the cache actor's operations only."""
+class Save(Transfer):
+    """The save of one node on its way."""
 
-    def __init__(self, parts: Parts, due: Due, transfers: Transfers, endpoints: Endpoints) -> None:
-        self._parts = parts
-        self._due = due
+    __slots__ = ("_by", "_node")
+
+    def __init__(self, by: Saving, transfers: Transfers, node: int) -> None:
+        super().__init__(transfers)
+        self._by = by
+        self._node = node  # of a node that is split meanwhile, the lower half keeps the id
+
+    async def saved(self, msg: m.Saved) -> None:
+        """End it, and keep the chain hash so that the next save need not start at the root."""
+        await self.settle(ok=True)
+        self.count("l2_l3", msg.stored)
+        self._by.count_lost(msg)
+        if msg.chain:
+            await self._all.parts.tree.ask(c.Chained(self._node, msg.at, msg.chain))
+        self.over()
+
+
+class Saving:
+    """Plan and start saves; used inside the cache actor's operations only."""
+
+    def __init__(self, transfers: Transfers, endpoints: Endpoints) -> None:
+        self._parts = transfers.parts
+        self._due = transfers.room.due
         self._transfers = transfers
         self._endpoints = endpoints
         self._lost_saves = 0
 
-    async def save(self) -> None:
+    def startable(self) -> bool:
+        """Say whether saves are due and none is under way."""
+        return bool(self._due.unsaved) and not self._transfers.any_of(Save)
+
+    async def start(self) -> None:
         """Start to write to the store the chunks that end in nodes newly on L2."""
         batch = list(self._due.unsaved)[:_BATCH_NODES]
         for node in batch:
@@ -53,23 +75,21 @@ class Saving:
         ends = range((start // chunk + 1) * chunk, span.end + 1, chunk)
         if not ends:
             return
-        operation = self._transfers.begin("save", Tier.L2)
+        save = Save(self, self._transfers, node)
         items: list[t.StoreItem] = []
         for end in ends:
             for part in self._parts.all:
-                item = await self._item(operation.id, part, node, end)
+                item = await self._item(save.id, part, node, end)
                 if item is not None:
                     items.append(item)
                 elif part.base:
                     break  # without FULL nobody could reuse the chunk
         if not items:
-            await self._transfers.settle(operation, ok=True)
-            operation.over()
+            await save.settle(ok=True)
+            save.over()
             return
-        operation.nodes = (node,)
-        operation.moved = sum(map(self._endpoints.bytes, items))
         await self._parts.below.ask(
-            m.Save(operation.id, span.namespace, span.base, span.chain, span.tokens, tuple(items))
+            m.Save(save.id, span.namespace, span.base, span.chain, span.tokens, tuple(items))
         )
 
     async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
@@ -87,17 +107,11 @@ class Saving:
                 return None
         return t.StoreItem(part.name, b"", found.start, end, found.pages)
 
-    async def saved(self, msg: m.Saved) -> None:
-        """Settle a save, and keep the chain hash so that the next one need not start at the root."""
-        operation = self._transfers.operations[msg.op]
-        await self._transfers.settle(operation, ok=True)
-        self._transfers.moved_bytes["l2_l3"] += msg.stored
+    def count_lost(self, msg: m.Saved) -> None:
+        """Count saves in a row of which the store took nothing, and say so once."""
         if msg.stored:
             self._lost_saves = 0
         elif msg.lost is not None:
             self._lost_saves += 1
             if self._lost_saves == _SILENT_SAVES:
                 warn_store_takes_nothing(self._lost_saves, msg.lost.value)
-        if msg.chain:
-            await self._parts.tree.ask(c.Chained(operation.nodes[-1], msg.at, msg.chain))
-        operation.over()

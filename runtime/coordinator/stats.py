@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import msgspec
 
 from ...components.messages import Count
@@ -9,8 +11,10 @@ from ...spec import TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from ...tiers.store import messages as s
 from .. import messages as m
+from .backups import Backups
 from .parts import Parts
 from .prefetching import Prefetching
+from .promoting import Promoting
 from .room import Room
 from .transfers import DIRECTIONS, Transfers
 
@@ -89,57 +93,61 @@ class Counters:
         return self.reused - l2 - l3, l2, l3
 
 
-def count_totals(
-    parts: Parts,
-    counters: Counters,
-    room: Room,
-    transfers: Transfers,
-    *,
-    leases: int,
-    waiting: int,
-) -> Totals:
-    """Copy the running numbers; may be called from another thread."""
-    return Totals(
-        requests=counters.requests,
-        tokens=counters.tokens,
-        hits=counters.hits,
-        components=tuple(
-            ComponentStats(
-                part.name,
-                room.evicted[Tier.L1][part.index],
-                room.evicted[Tier.L2][part.index],
-                room.demoted[part.index],
-                transfers.promoted[part.index],
-            )
-            for part in parts.all
-        ),
-        moved=tuple((direction, transfers.moved_bytes[direction]) for direction in DIRECTIONS),
-        leases=leases,
-        waiting=waiting,
-        in_flight=len(transfers.operations),
-    )
+class Statistics(msgspec.Struct, kw_only=True, eq=False):
+    """Reads the numbers of a cache where they are counted."""
 
+    parts: Parts
+    counters: Counters
+    room: Room
+    transfers: Transfers
+    backups: Backups
+    promoting: Promoting
+    prefetching: Prefetching
+    leases: Sized
+    waiting: Sized
 
-async def gather_stats(
-    totals: Totals, parts: Parts, transfers: Transfers, prefetching: Prefetching
-) -> CacheStats:
-    """Put the report together; used inside an operation of the cache actor."""
-    pools: dict[str, tuple[t.PoolUsage, ...]] = {}
-    for tier, ref in parts.tiers.items():
-        pools[tier.name.lower()] = await ref.ask(t.Usage())
-    return CacheStats(
-        requests=totals.requests,
-        tokens=totals.tokens,
-        hit_tokens=m.HitTokens(*totals.hits),
-        components=totals.components,
-        moved_bytes=dict(totals.moved),
-        prefetches=dict(prefetching.outcomes),
-        skipped_backups=transfers.skipped_backups,
-        nodes=await parts.tree.ask(Count()),
-        leases=totals.leases,
-        waiting=totals.waiting,
-        in_flight=totals.in_flight,
-        due=transfers.due(),
-        pools=pools,
-        store=None if parts.store is None else await parts.store.ask(s.ReadStoreTier()),
-    )
+    def totals(self) -> Totals:
+        """Copy the running numbers; may be called from another thread."""
+        room, moved = self.room, self.transfers.moved_bytes
+        return Totals(
+            requests=self.counters.requests,
+            tokens=self.counters.tokens,
+            hits=self.counters.hits,
+            components=tuple(
+                ComponentStats(
+                    part.name,
+                    room.evicted[Tier.L1][part.index],
+                    room.evicted[Tier.L2][part.index],
+                    room.demoted[part.index],
+                    self.promoting.promoted[part.index],
+                )
+                for part in self.parts.all
+            ),
+            moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
+            leases=len(self.leases),
+            waiting=len(self.waiting),
+            in_flight=len(self.transfers.running),
+        )
+
+    async def gather(self) -> CacheStats:
+        """Put the report together; used inside an operation of the cache actor."""
+        totals, parts = self.totals(), self.parts
+        pools: dict[str, tuple[t.PoolUsage, ...]] = {}
+        for tier, ref in parts.tiers.items():
+            pools[tier.name.lower()] = await ref.ask(t.Usage())
+        return CacheStats(
+            requests=totals.requests,
+            tokens=totals.tokens,
+            hit_tokens=m.HitTokens(*totals.hits),
+            components=totals.components,
+            moved_bytes=dict(totals.moved),
+            prefetches=dict(self.prefetching.outcomes),
+            skipped_backups=self.backups.skipped,
+            nodes=await parts.tree.ask(Count()),
+            leases=totals.leases,
+            waiting=totals.waiting,
+            in_flight=totals.in_flight,
+            due=len(self.room.due),
+            pools=pools,
+            store=None if parts.store is None else await parts.store.ask(s.ReadStoreTier()),
+        )

@@ -15,27 +15,29 @@ from ...tiers.fences import Fences
 from .. import messages as m
 from .acquiring import AcquireFlight, Acquiring
 from .alarm import Alarm
+from .backups import Backups
 from .batching import Batching
 from .claiming import Claiming
 from .cooling import Cooling
+from .copies import Copy
 from .due import Due
 from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
-from .facts import PublishDone
 from .flights import Flight
 from .grafting import Grafting
 from .inspection import Inspection, gather
 from .lease_book import LeaseBook
 from .parts import Parts
 from .planning import Planner, Verdict
-from .prefetching import Prefetching
+from .prefetching import Prefetch, Prefetching
+from .promoting import Promoting
 from .publishing import Publishing
 from .reporting import Reporter
 from .room import Room
 from .room_queue import RoomQueue
-from .saving import Saving
+from .saving import Save, Saving
 from .splitting import Splitter
-from .stats import CacheStats, Counters, Totals, count_totals, gather_stats
+from .stats import CacheStats, Counters, Statistics
 from .transfers import Transfers
 
 
@@ -61,27 +63,31 @@ class UnifiedRadixCache(Coordinator):
         endpoints: Endpoints,
         fences: Fences,
         room_timeout: float,
+        store_timeout: float,
         prefetch_threshold: int,
     ) -> None:
         super().__init__()
         self._parts = parts
         self._report = Reporter(self)
-        self._room = Room(parts, self._report, Due(self._stir))
+        self._due = Due(self._stir)
+        self._room = Room(parts, self._report, self._due)
         self._planner = Planner(parts)
         self._transfers = Transfers(parts, self._room, page_bytes, self._report)
         self._splitter = Splitter(parts, self._transfers)
-        self._saving = Saving(parts, self._room.due, self._transfers, endpoints)
+        self._backups = Backups(self._transfers)
+        self._saving = Saving(self._transfers, endpoints)
+        self._alarm = Alarm(self)
         self._prefetching = Prefetching(
             parts=parts,
             room=self._room,
             transfers=self._transfers,
             grafting=Grafting(parts, self._room, self._splitter),
             endpoints=endpoints,
-            report=self._report,
+            alarm=self._alarm,
+            timeout=store_timeout,
         )
-        self._counters = Counters()
+        counters = Counters()
         self._leases = LeaseBook(self._room)
-        self._alarm = Alarm(self)
         self._queue = RoomQueue(self._alarm, self._stir)
         self._cooling = Cooling(self, fences)
         self._claiming = Claiming(parts, self._room, self._planner, self._splitter, self._leases)
@@ -92,17 +98,29 @@ class UnifiedRadixCache(Coordinator):
             planner=self._planner,
             claiming=self._claiming,
             transfers=self._transfers,
+            promoting=Promoting(self._transfers),
             prefetching=self._prefetching,
             book=self._leases,
-            counters=self._counters,
+            counters=counters,
             report=self._report,
             stir=self._stir,
             prefetch_threshold=prefetch_threshold,
             patience=room_timeout,
         )
         self._batching = Batching(parts, self._room, self._planner, self._claiming, self._leases)
-        self._publishing = Publishing(parts, self._room, self._splitter)
+        self._publishing = Publishing(parts, self._room, self._splitter, self._report)
         self._extending = Extending(parts, self._room, self._queue, self._leases, room_timeout)
+        self.statistics = Statistics(
+            parts=parts,
+            counters=counters,
+            room=self._room,
+            transfers=self._transfers,
+            backups=self._backups,
+            promoting=self._acquiring.promoting,
+            prefetching=self._prefetching,
+            leases=self._leases,
+            waiting=self._queue.waiting,
+        )
         self._flights: dict[ReplyToken, Flight] = {}
         self._settling: dict[ReplyToken, None] = {}
         self._woken = False
@@ -110,16 +128,11 @@ class UnifiedRadixCache(Coordinator):
         self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._giving_up = False
         self._lower = parts.l2 is not None
-        # What the epilogue looks at, each of them the same object for life.
-        self._ready = self._acquiring.ready
-        self._waiting = self._queue.waiting
-        due = self._room.due
-        self._dirty, self._unsaved, self._again = due.dirty, due.unsaved, due.again
 
     def __repr__(self) -> str:
         return (
             f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._flights)} waiting, "
-            f"{len(self._transfers.operations)} in flight]>"
+            f"{len(self._transfers.running)} in flight]>"
         )
 
     # -- after each operation --------------------------------------------------------------------------
@@ -130,45 +143,39 @@ class UnifiedRadixCache(Coordinator):
 
     async def epilogue(self) -> None:
         """Let go on who can, serve who waits for room, wake the background, tell who waits for quiet."""
-        while self._again:
-            await self._prefetching.found(self._again.pop(0))
-        while self._ready:
-            await self._ready.popleft().go_on()
-        if self._waiting:
-            await self._queue.serve()
+        queue, due, ready = self._queue, self._due, self._acquiring.ready
+        if due.room_on_l2:
+            await self._prefetching.serve()
+        while ready:
+            await ready.popleft().go_on()
+        if queue.waiting:
+            await queue.serve()
             self._cooling.wait(self._room.fence)
-        if not self._woken and self._startable():
+        if not self._woken and (self._backups.startable() or self._saving.startable()):
             self._woken = True
             self.ref.tell(m.Background())
         if self._settling and self._transfers.quiet():
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
-        self.restless = bool(self._waiting or self._dirty or self._unsaved or self._settling)
-
-    def _startable(self) -> bool:
-        """Say whether a backup or a save is due and none is under way: one of each at a time."""
-        busy = self._transfers.busy
-        return bool((self._dirty and not busy("backup")) or (self._unsaved and not busy("save")))
+        self.restless = bool(queue.waiting or due.dirty or due.unsaved or self._settling)
 
     # -- leases ---------------------------------------------------------------------------------------
 
     @handles(m.Acquire)
     async def acquire(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease the longest reusable prefix; answer later where something must come first."""
-        trace, acquired = self.trace, None
+        trace = self.trace
         started = 0 if trace is None else self._report.begin()
-        if not (self._lower and msg.wait):
-            acquired = await self._claiming.at_once(msg)
+        lower = self._lower and msg.wait
+        acquired = None if lower else await self._claiming.at_once(msg)
         if acquired is None:
             flight = AcquireFlight(self._acquiring, msg, trace, started, self._lower)
             acquired = await flight.attempt()
             if acquired is None:
                 flight.take_off(self._flights, self.defer())
                 return None
-        self._counters.acquired(msg, acquired)
-        if trace is not None:
-            self._report.acquired(msg, acquired, trace, started)
+        self._acquiring.answered(msg, acquired, trace, started)
         return acquired
 
     @handles(m.AcquireBatch)
@@ -196,6 +203,7 @@ class UnifiedRadixCache(Coordinator):
         """Let those wait no longer whose patience is over."""
         self._alarm.rung()
         await self._queue.refuse_late()
+        self._prefetching.refuse_late()
 
     @handles(m.Windows)
     async def windows(self, msg: m.Windows) -> tuple[int, ...]:
@@ -219,19 +227,7 @@ class UnifiedRadixCache(Coordinator):
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         if msg.fence:
             self._room.captured(msg.fence)
-        started = self._report.begin()
-        result = await self._publishing.publish(self._leases[msg.lease], msg)
-        if started:
-            self._report.done(
-                PublishDone,
-                started,
-                length=result.published.length,
-                nodes=len(result.nodes),
-                duplicates=len(result.published.patches),
-            )
-        if result.nodes and self._lower:
-            self._room.due.back_up(result.nodes)
-        return result.published
+        return await self._publishing.publish(self._leases[msg.lease], msg)
 
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
@@ -293,10 +289,10 @@ class UnifiedRadixCache(Coordinator):
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
         self._woken = False
-        if self._dirty and not self._transfers.busy("backup"):
-            await self._transfers.backup()
-        if self._unsaved and not self._transfers.busy("save"):
-            await self._saving.save()
+        if self._backups.startable():
+            await self._backups.start()
+        if self._saving.startable():
+            await self._saving.start()
 
     @handles(m.Cooled)
     async def cooled(self, msg: m.Cooled) -> None:
@@ -306,22 +302,22 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Transferred)
     async def transferred(self, msg: m.Transferred) -> None:
         """Settle a copy."""
-        await self._transfers.transferred(msg)
+        await self._transfers.of(Copy, msg.op).copied(msg)
 
     @handles(m.Found)
     async def found(self, msg: m.Found) -> None:
         """Fetch what the store has, or go on without it."""
-        await self._prefetching.found(msg)
+        await self._transfers.of(Prefetch, msg.op).found(msg)
 
     @handles(m.Fetched)
     async def fetched(self, msg: m.Fetched) -> None:
         """Take what arrived from the store."""
-        await self._prefetching.fetched(msg)
+        await self._transfers.of(Prefetch, msg.op).fetched(msg)
 
     @handles(m.Saved)
     async def saved(self, msg: m.Saved) -> None:
         """Settle a save."""
-        await self._saving.saved(msg)
+        await self._transfers.of(Save, msg.op).saved(msg)
 
     # -- looking and cleaning ---------------------------------------------------------------------------
 
@@ -341,9 +337,7 @@ class UnifiedRadixCache(Coordinator):
         part = self._parts.by_name.get(msg.component)
         if part is None or msg.tier not in self._parts.tiers:
             raise ConfigError(f"no component {msg.component!r} on {msg.tier.name} here")
-        freed, pending, nodes = await self._room.evict(msg.tier, part, msg.pages)
-        why = "target" if freed + pending >= msg.pages else "exhausted"
-        return m.EvictReport(freed, pending, nodes, why)
+        return await self._room.evict(msg.tier, part, msg.pages)
 
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
@@ -352,21 +346,10 @@ class UnifiedRadixCache(Coordinator):
             self._settling[self.defer()] = None
             self._stir()
 
-    def totals(self) -> Totals:
-        """Copy the running numbers; may be called from another thread."""
-        return count_totals(
-            self._parts,
-            self._counters,
-            self._room,
-            self._transfers,
-            leases=len(self._leases),
-            waiting=len(self._waiting),
-        )
-
     @handles(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
-        """Answer counters and usage."""
-        return await gather_stats(self.totals(), self._parts, self._transfers, self._prefetching)
+        """Return counters and usage."""
+        return await self.statistics.gather()
 
     @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:

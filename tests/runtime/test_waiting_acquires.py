@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 import trio.testing
@@ -202,34 +204,68 @@ async def test_a_copy_that_fails_takes_along_what_another_brought_to_its_nodes(d
             assert (await cache.stats()).nodes == 0
 
 
-async def test_a_fetch_waits_for_room_on_l2_that_is_only_coming(dispatch):
-    """L2 is full of what is being promoted: what the store has comes down when that is over."""
-    copies = Copies()
+@asynccontextmanager
+async def fetch_without_room(dispatch, copies: Copies, *, timeout: float = 20):
+    """L2 is full of what is being promoted, and somebody asks for what only the store has."""
     model = ModelSpec(name="m", page_size=16, components=(FULL,))
     tight = CacheConfig(
-        model=model, l1={"full": 64}, l2={"full": 17}, dispatch=dispatch, prefetch_threshold=16
+        model=model,
+        l1={"full": 64},
+        l2={"full": 17},
+        dispatch=dispatch,
+        prefetch_threshold=16,
+        store_timeout=timeout,
     )
     first, second = range(257), range(1000, 1257)
-    async with (
-        open_cache(tight, before_copy=copies, store=MemoryStore()) as cache,
-        trio.open_nursery() as nursery,
-    ):
+    async with open_cache(tight, before_copy=copies, store=MemoryStore()) as cache:
         for tokens in (first, second):
             await serve(cache, tokens)
             await cache.settle()
         await cache.evict("full", 99)
         copies.held = {Tier.L1}
-        nursery.start_soon(hit, cache, second, hits := [])
-        await wait_all_tasks_blocked()
-        nursery.start_soon(hit, cache, first, hits)
-        await wait_all_tasks_blocked()
-        assert not hits
-        await copies.let_all_go()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hit, cache, second, hits := [])
+            await wait_all_tasks_blocked()
+            yield cache, first, hits
         await cache.settle()
-        await wait_all_tasks_blocked()  # they have been answered, and may still have to run
+        await cache.check()
+
+
+async def test_a_fetch_waits_for_room_on_l2_that_is_only_coming(dispatch):
+    """What the store has comes down when the promotion is over."""
+    copies = Copies()
+    async with fetch_without_room(dispatch, copies) as (cache, tokens, hits):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hit, cache, tokens, hits)
+            await wait_all_tasks_blocked()
+            assert not hits
+            await copies.let_all_go()
         assert hits == [256, 256]
         assert (await cache.stats()).prefetches == {"absent": 2, "loaded": 1}
-        await cache.check()
+
+
+async def test_a_fetch_waits_for_room_no_longer_than_for_the_store(dispatch):
+    copies = Copies()
+    async with fetch_without_room(dispatch, copies, timeout=0.2) as (cache, tokens, hits):
+        with trio.fail_after(10):
+            await hit(cache, tokens, hits)
+        assert hits == [0]
+        assert (await cache.stats()).prefetches == {"absent": 2, "host_capacity": 1}
+        await copies.let_all_go()
+        assert hits == [0, 256]
+
+
+async def test_a_fetch_for_nobody_does_not_wait_for_room(dispatch):
+    copies = Copies()
+    async with fetch_without_room(dispatch, copies) as (cache, tokens, hits):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hit, cache, tokens, hits)
+            await wait_all_tasks_blocked(0.1)
+            nursery.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+        assert (await cache.stats()).prefetches == {"absent": 2, "abandoned": 1}
+        await copies.let_all_go()
+        assert hits == [256]
 
 
 async def test_a_hit_waits_for_room_so_long_in_all(dispatch, autojump_clock, monkeypatch):
