@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 from ...actors import Trace
-from ...spec import Tier
+from ...spec import TOKEN_BYTES, Tier
 from .. import messages as m
 from .claiming import Claiming, Lacking
 from .flights import Flight
@@ -78,7 +78,13 @@ class Acquiring(msgspec.Struct, kw_only=True, eq=False):
         self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
     ) -> None:
         """Count and report an acquire that is answered."""
-        self.counters.acquired(msg, acquired)
+        counters, length, hit = self.counters, acquired.length, acquired.hit
+        counters.requests += 1
+        counters.tokens += len(msg.tokens) // TOKEN_BYTES
+        counters.reused += length
+        if hit.l1 != length:
+            counters.lower[0] += hit.l2
+            counters.lower[1] += hit.l3
         if trace is not None:
             self.report.acquired(msg, acquired, trace, started)
 

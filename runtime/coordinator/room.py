@@ -196,17 +196,17 @@ class Room:
         self._count(part, freed, tier, back)
         # A leaf whose boundary needs nothing of what went (the start of a chunk) is as good as before.
         bad = freed.gone if part.snapshot else freed.spoilt
-        whole = freed if part.base else await self._evict_leaves(bad, tier, back)
-        if whole.nodes:
+        base = freed if part.base else await self._evict_leaves(bad, tier, back)
+        if base.nodes:
             # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
-            drop = Drop(whole.nodes, tier, whole.gone)
+            drop = Drop(base.nodes, tier, base.gone)
             for other in self._parts.auxiliary:
                 self._count(other, await other.ref.ask(drop), tier, back)
-            if whole.gone:
-                await self._parts.tree.ask(c.Remove(whole.gone))
-                self.due.buried(whole.gone)
+            if base.gone:
+                await self._parts.tree.ask(c.Remove(base.gone))
+                self.due.buried(base.gone)
         if freed.spoilt:
-            await self._drop_spoilt(freed.spoilt, whole.gone, tier, back)
+            await self._drop_spoilt(freed.spoilt, base.gone, tier, back)
         if started:
             self._report.done(
                 EvictDone,

@@ -7,7 +7,7 @@ from collections.abc import Sized
 import msgspec
 
 from ...components.messages import Count
-from ...spec import TOKEN_BYTES, Tier
+from ...spec import Tier
 from ...tiers import messages as t
 from ...tiers.store import messages as s
 from .. import messages as m
@@ -75,16 +75,6 @@ class Counters:
         self.tokens = 0
         self.reused = 0
         self.lower = [0, 0]
-
-    def acquired(self, msg: m.Acquire, acquired: m.Acquired) -> None:
-        """Count one answered acquire."""
-        self.requests += 1
-        self.tokens += len(msg.tokens) // TOKEN_BYTES
-        self.reused += acquired.length
-        hit = acquired.hit
-        if hit.l1 != acquired.length:
-            self.lower[0] += hit.l2
-            self.lower[1] += hit.l3
 
     @property
     def hits(self) -> tuple[int, int, int]:

@@ -205,7 +205,7 @@ async def test_a_copy_that_fails_takes_along_what_another_brought_to_its_nodes(d
 
 
 @asynccontextmanager
-async def fetch_without_room(dispatch, copies: Copies, *, timeout: float = 20):
+async def fetch_without_room(dispatch, copies: Copies, *, patience: float = 20):
     """L2 is full of what is being promoted, and somebody asks for what only the store has."""
     model = ModelSpec(name="m", page_size=16, components=(FULL,))
     tight = CacheConfig(
@@ -214,7 +214,7 @@ async def fetch_without_room(dispatch, copies: Copies, *, timeout: float = 20):
         l2={"full": 17},
         dispatch=dispatch,
         prefetch_threshold=16,
-        store_timeout=timeout,
+        store_timeout=patience,
     )
     first, second = range(257), range(1000, 1257)
     async with open_cache(tight, before_copy=copies, store=MemoryStore()) as cache:
@@ -246,7 +246,7 @@ async def test_a_fetch_waits_for_room_on_l2_that_is_only_coming(dispatch):
 
 async def test_a_fetch_waits_for_room_no_longer_than_for_the_store(dispatch):
     copies = Copies()
-    async with fetch_without_room(dispatch, copies, timeout=0.2) as (cache, tokens, hits):
+    async with fetch_without_room(dispatch, copies, patience=0.2) as (cache, tokens, hits):
         with trio.fail_after(10):
             await hit(cache, tokens, hits)
         assert hits == [0]
