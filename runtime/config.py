@@ -21,8 +21,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if not word("store: path", self.path) or "\0" in self.path:
             raise ConfigError(f"store: path must name a folder, not {self.path!r}")
-        if whole("store: max_bytes", self.max_bytes) < 1 << 20:
-            raise ConfigError(f"store: max_bytes must be at least 1 MiB, not {self.max_bytes}")
+        if not 1 << 20 <= whole("store: max_bytes", self.max_bytes) < 1 << 63:
+            raise ConfigError(
+                f"store: max_bytes must be at least 1 MiB and fit into 63 bits, not {self.max_bytes}"
+            )
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

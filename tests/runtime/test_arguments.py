@@ -193,6 +193,7 @@ def test_a_configuration_refuses_what_it_cannot_mean(wrong):
         lambda: StoreConfig(path="", max_bytes=1 << 20),
         lambda: StoreConfig(path="a\0b", max_bytes=1 << 20),
         lambda: StoreConfig(path="a", max_bytes=1.5e9),
+        lambda: StoreConfig(path="a", max_bytes=1 << 70),
         lambda: PagedSpec(name="full", layers=1.5),
         lambda: PagedSpec(name="full", window=-1),
         lambda: PagedSpec(name="full", window=None),
