@@ -35,7 +35,9 @@ async def run(bench: Bench, names: Sequence[str], started: Callable[[str], None]
             f"{bench.pace.slow_rounds} rounds ran with the loop above {bench.pace.gate:g} µs; "
             "they are left out where three others remain"
         )
-    return Report(_machine(bench.pace.loops), bench.rows, judge(bench.rows), notes, bench.curves)
+    return Report(
+        _machine(bench.pace.loops), bench.rows, judge(bench.rows, chosen), notes, bench.curves
+    )
 
 
 def _machine(loops: Sequence[float]) -> Machine:

@@ -124,7 +124,9 @@ def generate(name: str, limit: int | None) -> Generated:
     for pair in rest[0].split(",") if rest else ():
         key, equals, value = pair.partition("=")
         if not equals or not value.isdecimal() or len(value) > _DIGITS or key in given:
-            raise ConfigError(f"{name}: {pair!r} is not a NAME=NUMBER of its own")
+            raise ConfigError(
+                f"{name}: write parameters as NAME=NUMBER, each once and with digits only: {pair!r}"
+            )
         if key != "seed" and int(value) < 1:
             raise ConfigError(f"{name}: {key} must be at least 1")
         given[key] = int(value)

@@ -154,7 +154,8 @@ class Lease:
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published.
 
-        Extend first, because an extend may be refused: ids without room cannot be taken back.
+        They stand behind all that is known, whether there is room for them yet or not; `trim` takes
+        back those without room.
         """
         if not self._live:
             raise self._released()
@@ -182,8 +183,9 @@ class Lease:
         return None if slot < 0 else slot
 
     async def trim(self, count: int, *, stream: int | None = None) -> None:
-        """Give back the last `count` tokens' room, and with it the ids told for them: rejected drafts.
+        """Give back the last `count` tokens' room, and all ids told behind what is left: rejected drafts.
 
+        With a count of 0 it takes back ids that have no room, as after an extend that was refused.
         Ids of the prompt stay known. Nothing that the cache knows to be computed can be trimmed: not
         what is published, nor what had room when the last extend was asked for.
         """
@@ -200,8 +202,7 @@ class Lease:
             if not rule.snapshot:
                 table.drop_end(surplus)
         self.extent = extent
-        if count:
-            self._forget_ids(max(self._prompt, extent))
+        self._forget_ids(max(self._prompt, extent))
 
     def _forget_ids(self, known: int) -> None:
         """Forget ids behind a position; the cache actor has done the same with those it was told."""

@@ -185,8 +185,8 @@ class Extending:
                 f"at most {record.extent - floor} tokens can be trimmed, not {count}: "
                 f"what stands before {floor} is computed"
             )
+        record.forget(extent)
         if count:
-            record.forget(extent)
             await self._room.give_back(_L1, self._shorten(record, extent))
         return extent
 

@@ -290,15 +290,15 @@ def test_a_seed_repeats_itself_and_no_other(kind):
     [
         ("generated:", "there are multi-turn, shared-prompt, scattered"),
         ("generated:scattered:size=3", "there are requests, length, seed"),
-        ("generated:scattered:length=-3", "'length=-3' is not a NAME=NUMBER"),
+        ("generated:scattered:length=-3", "NAME=NUMBER, each once and with digits only"),
         ("generated:scattered:length=0", "length must be at least 1"),
-        (f"generated:scattered:seed={'9' * 5000}", "is not a NAME=NUMBER"),
+        (f"generated:scattered:seed={'9' * 5000}", "NAME=NUMBER, each once and with digits only"),
         ("generated:multi-turn:sessions=1000000000", "generate at most 1,000,000 of"),
         ("generated:multi-turn:new=1000000000", "of up to 16,777,216"),
         ("generated:shared-prompt:requests=9999999", "generate at most 1,000,000 of"),
         ("generated:scattered:length=99999999", "of up to 16,777,216"),
-        ("generated:scattered:length", "'length' is not a NAME=NUMBER"),
-        ("generated:scattered:length=1,length=2", "'length=2' is not a NAME=NUMBER"),
+        ("generated:scattered:length", "NAME=NUMBER, each once and with digits only"),
+        ("generated:scattered:length=1,length=2", "NAME=NUMBER, each once and with digits only"),
     ],
 )
 def test_a_wrong_generated_name_is_explained(name, message):

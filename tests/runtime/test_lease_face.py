@@ -40,6 +40,25 @@ async def test_trim_takes_back_the_ids_of_what_it_trims(dispatch, told_by_publis
         assert (await cache.peek([10, 11, 20, 21, 0])).length == 4
 
 
+@pytest.mark.parametrize("told_by_publish", [False, True])
+async def test_trim_of_nothing_takes_back_ids_whose_room_was_refused(dispatch, told_by_publish):
+    async with open_cache(config(dispatch, 4)) as cache:
+        async with await cache.acquire([10, 11]) as lease:
+            await lease.extend(2)
+            lease.append([20, 21, 22, 23])  # drafts
+            if told_by_publish:
+                await lease.publish(2)
+            with pytest.raises(NoCapacity):
+                await lease.extend(4, deadline=0)
+            await lease.trim(0)
+            assert (lease.extent, lease.known) == (2, 2)
+            lease.append([30])
+            await lease.extend(1)
+            assert await lease.publish() == 3
+        assert (await cache.peek([10, 11, 20, 0])).length == 2
+        assert (await cache.peek([10, 11, 30, 0])).length == 3
+
+
 async def test_trim_leaves_the_ids_of_the_prompt(dispatch):
     async with (
         open_cache(config(dispatch)) as cache,
