@@ -27,6 +27,7 @@ from .runtime.lease import Lease
 from .runtime.messages import HitTokens
 from .spec import ModelSpec, Namespace, PagedSpec, SnapshotSpec, StateTensor, Tier
 from .telemetry import Telemetry, configure_telemetry
+from .tiers.store.protocol import StoreNotKept, StoreSetAside
 
 __all__ = [
     "ActorCrashed",
@@ -51,6 +52,8 @@ __all__ = [
     "StaleLease",
     "StateTensor",
     "StoreConfig",
+    "StoreNotKept",
+    "StoreSetAside",
     "Telemetry",
     "Tier",
     "TierUnavailable",

@@ -1,8 +1,8 @@
 """Every error that banyankv raises.
 
-One base class, so that an embedder can catch all of them. A handler that raises a `BanyanError`
-*refuses*: it checked first, changed nothing, and the error is its answer. Any other exception out of
-a handler is a crash of that actor and reaches its asker boxed as `ActorCrashed`.
+One base class, so that an embedder can catch all of them. A handler *refuses* by one of the errors that
+its actor's class names in `refusals`: the error is its answer, and its state is whole. Any other exception
+out of a handler is a crash of that actor and reaches its asker boxed as `ActorCrashed`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ class DeadlineExceeded(BanyanError):
 class StaleLease(BanyanError):
     """The lease was released (or belongs to another cache) and cannot be used any more."""
 
+    def __init__(self, lease: int) -> None:
+        super().__init__(f"lease {lease} was released; acquire again")
+
 
 class TierUnavailable(BanyanError):
     """A tier or store failed or its breaker is open; the cache serves on without it."""
@@ -91,7 +94,7 @@ class Reentry(BanyanError):
 
 
 class MailboxFull(BanyanError):
-    """The mailbox is at its bound and its policy is to refuse."""
+    """The mailbox is at its bound, and the message was told: only an ask may wait for room in it."""
 
 
 class ActorStopped(BanyanError):

@@ -89,8 +89,8 @@ class Ref(Cell, Generic[A_co]):
         `deadline` is a trio time; nested asks inherit it, and `trace`. It is no checkpoint where the
         message runs at once. A queued message is withdrawn when its asker is cancelled or its deadline
         passes; from when it is begun the asker waits for the end, shielded; a deferred reply may be
-        left again, and the actor is told. Raises DeadlineExceeded, and otherwise what `call` raises
-        but WouldWait; MailboxFull where that is the mailbox's policy.
+        left again, and the actor is told. Where the mailbox is full it waits for room. Raises
+        DeadlineExceeded, and otherwise what `call` raises but WouldWait.
         """
         answer: Answer
         if self.gate or trace is not None or deadline is not None:
@@ -127,8 +127,8 @@ class Ref(Cell, Generic[A_co]):
         """Queue a message that nobody waits for; never waits, never runs it in the caller's stack.
 
         `control` messages are handled before others. The message inherits the trace of the message
-        being handled, never its deadline. Raises MailboxFull where the mailbox is full and does not
-        drop or merge, ActorStopped or Closed. A refusal of the handler becomes a dead letter.
+        being handled, never its deadline. Raises MailboxFull where the mailbox is full,
+        ActorStopped or Closed. A refusal of the handler becomes a dead letter.
         """
         dispatch.post(self, msg, control=control, trace=trace)
 

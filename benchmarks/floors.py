@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from banyankv.spec import PAGE_ID_BYTES, TOKEN_BYTES
+from ..spec import PAGE_ID_BYTES, TOKEN_BYTES
 
 
 class BarePath:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import random
 
-from banyankv.spec import TOKEN_BYTES
-
 from ..runtime.cache import Cache
 from ..runtime.lease import Lease
+from ..spec import TOKEN_BYTES
 from .workload import random_tokens
 
 SHORT_EDGE = 2048

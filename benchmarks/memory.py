@@ -11,9 +11,9 @@ from functools import partial
 
 import msgspec
 import trio
-from banyankv.spec import PAGE_ID_BYTES, TOKEN_BYTES
 
 from ..errors import BanyanError
+from ..spec import PAGE_ID_BYTES, TOKEN_BYTES
 from .bench import Bench
 from .pace import Contender, Figures
 from .peers import SGLANG, Peers, find

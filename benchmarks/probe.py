@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 import trio
-from banyankv.spec import TOKEN_BYTES
 
 from ..runtime.cache import Cache, open_cache
+from ..spec import TOKEN_BYTES
 from . import models, workload
 from .pace import loop_us
 

@@ -9,10 +9,9 @@ import statistics
 import time
 from functools import partial
 
-from banyankv.spec import TOKEN_BYTES
-
 from ..errors import BanyanError
 from ..runtime.cache import open_cache
+from ..spec import TOKEN_BYTES
 from . import models
 from .bench import Bench
 from .forest import Forest

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from banyankv.spec import TOKEN_BYTES
-
 from ..errors import BanyanError
 from ..runtime.cache import Cache, open_cache
 from ..runtime.config import CacheConfig
 from ..runtime.lease import Lease
+from ..spec import TOKEN_BYTES
 from . import workload
 from .bench import Bench
 from .floors import BarePath, cut

@@ -50,6 +50,7 @@ _SECTIONS = {
         "Reentry",
         "WouldWait",
     ),
+    "Warnings": ("StoreSetAside", "StoreNotKept"),
 }
 _FURTHER = {
     "Answers": (Peeked, EvictReport, PoolUsage, StoreTierStatistics),
@@ -81,7 +82,7 @@ _WIDTH = 96
 
 
 def make_reference() -> str:
-    """Answer the whole page."""
+    """Return the whole page."""
     listed = {name for names in _SECTIONS.values() for name in names}
     if listed != set(banyankv.__all__):
         raise SystemExit(f"names without a section: {listed ^ set(banyankv.__all__)}")

@@ -139,7 +139,7 @@ async def _turn(
 
 
 def _without(model: PreTrainedModel, prompt: list[int]) -> tuple[list[torch.Tensor], float]:
-    """Answer a prompt greedily without any cache: the logits, and the ms to the first token."""
+    """Complete a prompt greedily without any cache; return the logits, and the ms to the first token."""
     kv = DynamicCache(config=model.config)
     chosen: list[torch.Tensor] = []
     known, position = list(prompt), 0

@@ -29,7 +29,8 @@ class Replay:
 
     With `concurrency` 1 a request begins when the one before is over, and the copies that it caused:
     what is reused then depends on the workload alone. With more, requests overlap as on a server, and
-    what is reused depends on the machine's speed too. `samples` fill while it runs. `on_turn` is called with the tally after each request.
+    what is reused depends on the machine's speed too. `samples` fill while it runs. `on_turn` is called
+    with the tally after each request.
     """
 
     def __init__(
@@ -56,9 +57,8 @@ class Replay:
     async def run(self) -> ReplayResult:
         """Run the workload; return its figures once nothing is in flight any more.
 
-        At the end all invariants are
-        checked and the cache is flushed, and any page that is not free then is a leak. Raises what
-        `open_cache` raises; cancelled from outside it returns nothing.
+        At the end all invariants are checked and the cache is flushed, and any page that is not free
+        then is a leak. Raises what `open_cache` raises; cancelled from outside it returns nothing.
         """
         room = self._config.l1[self._config.model.components[0].name] * (
             self._config.model.page_size

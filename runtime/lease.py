@@ -105,8 +105,7 @@ class Lease:
         return table.view()[0] if len(table) else None
 
     def _index(self, component: str, *, snapshot: bool) -> int:
-        if not self._live:
-            raise self._released()
+        self._require_live()
         return self._port.index(component, snapshot=snapshot)
 
     async def extend(
@@ -119,8 +118,7 @@ class Lease:
         come first served; raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
         takes nothing.
         """
-        if not self._live:
-            raise self._released()
+        self._require_live()
         count = whole("extend: the number of tokens", count, 1)
         patience = -1.0 if deadline is None else max(0.0, seconds("deadline", deadline))
         port = self._port
@@ -141,14 +139,14 @@ class Lease:
                 table.append(pages)
 
     async def _windows_moved(self) -> None:
-        """See where the windows are: the cache lets go of what they have passed, and may then refuse."""
+        """Look where the windows are: the cache lets go of what they have passed, and may then refuse."""
         if self._port.windowed:
             with contextlib.suppress(BanyanError):  # the error of the extend itself says more
                 self._begin_at(await self._port.ask_shielded(m.Windows(self._id)))
 
     def _begin_at(self, starts: tuple[int, ...]) -> None:
         if starts:
-            for index, _ in self._port.windowed:
+            for index in self._port.windowed:
                 self._tables[index].begin_at(starts[index], self._port.page_size)
 
     def append(self, tokens: Tokens) -> None:
@@ -157,8 +155,7 @@ class Lease:
         They stand behind all that is known, whether there is room for them yet or not; `trim` takes
         back those without room.
         """
-        if not self._live:
-            raise self._released()
+        self._require_live()
         packed = pack(tokens)
         self._appended += packed
         self.known += len(packed) // TOKEN_BYTES
@@ -174,8 +171,7 @@ class Lease:
         newer one for the same place replaces it. Returns the copy's slot, or None where there is no
         slot to be had: a snapshot is a bonus.
         """
-        if not self._live:
-            raise self._released()
+        self._require_live()
         slot = await self._port.ask(
             m.Snapshot(self._id, word("component", component), whole("at", at), handle(stream)),
             trace=self._request.trace,
@@ -189,8 +185,7 @@ class Lease:
         Ids of the prompt stay known. Nothing that the cache knows to be computed can be trimmed: not
         what is published, nor what had room when the last extend was asked for.
         """
-        if not self._live:
-            raise self._released()
+        self._require_live()
         count = whole("trim: the number of tokens", count, 0)
         extent = await self._port.ask(
             m.Trim(self._id, count, self._port.fences.record(handle(stream))),
@@ -212,14 +207,13 @@ class Lease:
             self.known = known
 
     async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
-        """Hand computed pages up to `upto` (floored to a page) over; answer the length reached.
+        """Hand computed pages up to `upto` (floored to a page) over; return the length reached.
 
         By default everything that has pages and known ids. Pages that others published meanwhile are
         given back and re-pointed in this lease's tables. Stops before a node whose payload is just
         arriving on L1; the rest stays private.
         """
-        if not self._live:
-            raise self._released()
+        self._require_live()
         target = min(self.extent, self.known) if upto is None else whole("upto", upto)
         appended = bytes(self._appended)
         port = self._port
@@ -256,5 +250,6 @@ class Lease:
             finally:
                 self._request.released(self.hit, self.extent, self.published)
 
-    def _released(self) -> StaleLease:
-        return StaleLease(f"lease {self._id} was released; acquire again")
+    def _require_live(self) -> None:
+        if not self._live:
+            raise StaleLease(self._id)

@@ -51,7 +51,7 @@ class Port:
         self.page_size = model.page_size
         self.rules = rules
         self.windowed = tuple(
-            (index, rule) for index, rule in enumerate(rules) if not (rule.snapshot or rule.base)
+            index for index, rule in enumerate(rules) if not (rule.snapshot or rule.base)
         )
         components = list(enumerate(model.components))
         self._paged = {c.name: index for index, c in components if isinstance(c, PagedSpec)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
@@ -14,7 +14,6 @@ from opentelemetry.trace import (
 )
 
 from ..actors.observer import Fact, Hop
-from .hops import HopTotal, HopTotals
 from .logs import get_logger, log_request, logs_requests
 from .metrics import metrics_of
 from .readings import ReadStats
@@ -31,22 +30,20 @@ class Telemetry:
     Uses the providers given, or by default the host's global ones, also where the host sets them
     only later: its tracer provider is found within 10 ms. With neither provider nor enabled log
     level nothing is built for a request.
-    `hops=True` adds up every message that every actor handles; it is dear, so it is off by default.
 
     Attributes:
-        hops: whether hops are wanted.
         logger: a structlog logger whose events carry trace ids.
 
     """
 
+    hops = False
+
     def __init__(
         self,
         *,
-        hops: bool = False,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        self.hops = hops
         self.logger = get_logger()
         # The global tracer is a proxy that finds the host's provider once there is one.
         self._tracer = (
@@ -58,7 +55,6 @@ class Telemetry:
         self._look_at = 0.0
         self._spans = SpanObserver(self._tracer)
         self._metrics = metrics_of(meter_provider)
-        self._hop_totals = HopTotals()
 
     def begin(self, session: str | None, tokens: int) -> RequestTrace | None:
         """Begin a request of `tokens` prompt tokens; None when it is not traced.
@@ -102,12 +98,7 @@ class Telemetry:
         self._spans.fact(fact)
 
     def hop(self, hop: Hop) -> None:
-        """Take one hop; actors call it only while `hops` is true."""
-        self._hop_totals.add(hop)
-
-    def hop_totals(self) -> Mapping[tuple[str, str], HopTotal]:
-        """Look at the totals by (receiver path, message name); empty unless `hops` is true."""
-        return self._hop_totals.view()
+        """Take no hop: `hops` says that none is wanted."""
 
     def register_metrics(self, read: ReadStats) -> Callable[[], None]:
         """Export what `read` reads until the function returned here is called, at close.

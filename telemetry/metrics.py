@@ -60,7 +60,7 @@ class Metrics:
             create(metric.name, [callback], unit=metric.unit, description=metric.description)
 
     def register(self, read: ReadStats) -> Callable[[], None]:
-        """Report what `read` reads from now on, until the function that this answers is called.
+        """Report what `read` reads from now on, until the returned function is called.
 
         `read` is called once here, so that a reading outside the catalogue raises `ConfigError`
         at once, and once more by that function: counters keep the last totals of a closed cache,

@@ -53,7 +53,7 @@ class Free(Message[None], frozen=True):
 class Over(Message[tuple[tuple[str, int], ...]], frozen=True):
     """Operation `op` no longer touches any page: free what its quarantine holds on this tier.
 
-    Answered by the number of pages freed, as ((component, pages), ...).
+    Answered with the number of pages freed, as ((component, pages), ...).
     """
 
     op: int
@@ -63,7 +63,7 @@ class CopyState(Message[int], frozen=True):
     """Copy whole pages within one L1 pool, `source[i]` to `target[i]`, in the order of `stream`.
 
     `stream` is an opaque stream handle (0 = the device's current stream); on a device the copy is
-    enqueued and the step does not wait, so that later work on that stream sees the copy. Answered by
+    enqueued and the step does not wait, so that later work on that stream sees the copy. Answered with
     the fence behind it.
     """
 
@@ -83,7 +83,7 @@ class Cloned(Reply, frozen=True):
 class Clone(Message[Cloned | Short], frozen=True):
     """Take one slot of an L1 pool and copy the state in slot `source` to it, in the order of `stream`.
 
-    Answered by `Cloned`, or by `Short` with nothing changed. `stream` is as in `CopyState`.
+    Answered with `Cloned`, or with `Short` and nothing changed. `stream` is as in `CopyState`.
     """
 
     component: str

@@ -30,7 +30,7 @@ class ExtendFlight(Flight, eq=False):
     async def try_again(self) -> bool:
         """See `Waiter`."""
         if not self.by.is_live(self.record):
-            self.refuse(StaleLease(f"lease {self.record.id} was released meanwhile"))
+            self.refuse(StaleLease(self.record.id))
             return True
         extended = await self.by.take(self.record, self.msg.count)
         if extended is None:

@@ -21,7 +21,7 @@ class LeaseBook(dict[int, LeaseRecord]):
         self._last = 0
 
     def __missing__(self, id: int) -> LeaseRecord:
-        raise StaleLease(f"lease {id} was released; acquire again")
+        raise StaleLease(id)
 
     def new_lease(
         self,

@@ -123,7 +123,7 @@ class Server:
         return await self.client.post(path, json={"model": NAME} | said)
 
     async def complete(self, prompt, count=8, **said):
-        """Answer a completion's text and its cached tokens."""
+        """Return a completion's text and its cached tokens."""
         response = await self.post(prompt=prompt, max_tokens=count, **(WARM | said))
         assert response.status_code == 200, response.text
         body = response.json()
@@ -221,7 +221,7 @@ def text(seed, count):
 
 @functools.cache
 def uncached(prompt, count, temperature=WARM["temperature"], seed=WARM["seed"]):
-    """Answer what the model says to a prompt by itself, without any cache."""
+    """Return what the model says to a prompt by itself, without any cache."""
     dice = torch.Generator()
     dice.manual_seed(seed)
     known, start = encode(prompt), 0
@@ -235,5 +235,5 @@ def uncached(prompt, count, temperature=WARM["temperature"], seed=WARM["seed"]):
 
 
 def reusable(tokens):
-    """Answer how many of so many tokens can be reused: whole pages."""
+    """Return how many of so many tokens can be reused: whole pages."""
     return tokens // PAGE * PAGE

@@ -100,20 +100,20 @@ async def lower(cache, tier):
 
 
 def hit_of(sequence):
-    """Answer the reused tokens by tier."""
+    """Return the reused tokens by tier."""
     hit = sequence.lease.hit
     return (hit.l1, hit.l2, hit.l3)
 
 
 async def through(sequence):
-    """Prefill all of a prompt and answer the logits."""
+    """Prefill all of a prompt and return the logits."""
     while not await sequence.prefill():
         pass
     return sequence.logits
 
 
 def cold(family, prompt, cuts=()):
-    """Answer the logits of a prompt's last token without any cache, in one forward or cut at `cuts`."""
+    """Return the logits of a prompt's last token without any cache, in one forward or cut at `cuts`."""
     return _cold(family, tuple(prompt), tuple(cuts))
 
 
@@ -129,7 +129,7 @@ def _cold(family, prompt, cuts):
 
 
 def cold_generation(family, prompt, count):
-    """Answer `count` greedily chosen tokens without any cache: one forward, then token by token."""
+    """Return `count` greedily chosen tokens without any cache: one forward, then token by token."""
     model = model_of(family)
     kv = DynamicCache(config=model.config)
     known, start = list(prompt), 0

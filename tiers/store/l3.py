@@ -115,7 +115,7 @@ class StoreTier(Leaf):
 
     @handles(Probe)
     def probe(self, message: Probe) -> Probed | None:
-        """Ask which objects are there. Answers later, but at once while the breaker is open."""
+        """Ask which objects are there: in a task of its own, or none while the breaker is open."""
         self._io.check_wanted(message.wanted)
         shape = tuple(len(chains) // CHAIN_BYTES for _, chains in message.wanted)
         work = partial(self._io.probe, message.wanted)
@@ -125,12 +125,12 @@ class StoreTier(Leaf):
 
     @handles(Fetch)
     def fetch(self, message: Fetch) -> Outcomes | None:
-        """Read objects into L2 pages. Answers later, but at once while the breaker is open."""
+        """Read objects into L2 pages: in a task of its own, or none while the breaker is open."""
         return self._transfer("fetch", message.items, self._io.fetch)
 
     @handles(Save)
     def save(self, message: Save) -> Outcomes | None:
-        """Write objects from L2 pages. Answers later, but at once while the breaker is open."""
+        """Write objects from L2 pages: in a task of its own, or none while the breaker is open."""
         return self._transfer("save", message.items, self._io.save)
 
     @handles(CallOver)

@@ -22,7 +22,7 @@ class Probed(Reply, frozen=True):
 class Probe(Message[Probed], frozen=True):
     """Ask which objects are there: `wanted` is (component, chain hashes of 32 bytes each, packed).
 
-    Answered by `Probed`. To be there is no promise: only a `Fetch` verifies.
+    Answered with `Probed`. To be there is no promise: only a `Fetch` verifies.
     """
 
     wanted: tuple[tuple[str, bytes], ...]
@@ -35,13 +35,13 @@ class Outcomes(Reply, frozen=True):
 
 
 class Fetch(Message[Outcomes], frozen=True):
-    """Read objects into L2 pages. Answered by `Outcomes`."""
+    """Read objects into L2 pages. Answered with `Outcomes`."""
 
     items: tuple[StoreItem, ...]
 
 
 class Save(Message[Outcomes], frozen=True):
-    """Write objects from L2 pages, replacing what their keys had. Answered by `Outcomes`."""
+    """Write objects from L2 pages, replacing what their keys had. Answered with `Outcomes`."""
 
     items: tuple[StoreItem, ...]
 
