@@ -112,7 +112,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     def evict(self, msg: Evict) -> Freed:
         """Drop idle payloads in the policy's order; those being read only when no idle one is left."""
         tier, pinned, presence = msg.tier, msg.pinned, self._presence
-        if msg.whole and msg.pages > self._unlocked(tier, pinned):
+        if msg.all_or_none and msg.pages > self._unlocked(tier, pinned):
             return Freed()
         index = presence.indexes[tier]
         out = Withdrawal()

@@ -47,13 +47,13 @@ class Evict(Message[Freed], frozen=True):
 
     Nodes in `pinned` are spared. A payload that an operation reads goes only when no idle one is
     left; its pages are then pending. The base component forgets the nodes that it holds nowhere now.
-    With `whole` nothing is dropped where fewer than `pages` may go, as `Unlocked` counts them.
+    With `all_or_none` nothing is dropped where fewer than `pages` may go, as `Unlocked` counts them.
     """
 
     tier: Tier
     pages: int
     pinned: frozenset[int] = frozenset()
-    whole: bool = False
+    all_or_none: bool = False
 
 
 class Unlocked(Message[int], frozen=True):

@@ -116,7 +116,7 @@ class Room:
                 return await self._why(tier, short, pinned)
         back: _Back = []
         part, pages = lacking[0]
-        freed = await self._evict(tier, part, pages, pinned, back, whole=True)
+        freed = await self._evict(tier, part, pages, pinned, back, all_or_none=True)
         if not freed.nodes:
             return await self._why(tier, short, pinned)
         for part, pages in lacking[1:]:
@@ -186,11 +186,11 @@ class Room:
         pinned: frozenset[int],
         back: _Back,
         *,
-        whole: bool = False,
+        all_or_none: bool = False,
     ) -> Freed:
         """Evict from one component, and what goes along; what leaves `tier` is added to `back`."""
         started = self._report.begin()
-        freed = await part.ref.ask(Evict(tier, pages, pinned, whole))
+        freed = await part.ref.ask(Evict(tier, pages, pinned, all_or_none))
         if not freed.nodes:
             return freed
         self._count(part, freed, tier, back)

@@ -177,16 +177,16 @@ def test_a_pinned_payload_is_spared_and_found_again() -> None:
     assert world.evict(Tier.L1, 3) == ["a"]
 
 
-def test_a_whole_eviction_drops_nothing_where_too_little_may_go() -> None:
+def test_an_eviction_of_all_or_none_drops_nothing_where_too_little_may_go() -> None:
     world = World(SWAComponent("swa", 1, 3))
     for prompt in "abc":
         world.publish(prompt)
     pinned = frozenset({world.boundary("a")})
     world.lock("b")
     assert world.actor.unlocked(Unlocked(Tier.L1, pinned)) == 1
-    assert world.actor.evict(Evict(Tier.L1, 2, pinned, whole=True)) == Freed()
+    assert world.actor.evict(Evict(Tier.L1, 2, pinned, all_or_none=True)) == Freed()
     world.check()
-    freed = world.actor.evict(Evict(Tier.L1, 1, pinned, whole=True))
+    freed = world.actor.evict(Evict(Tier.L1, 1, pinned, all_or_none=True))
     assert freed.nodes == (world.boundary("c"),)
 
 
