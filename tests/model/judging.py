@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 from banyankv import Cache, Namespace, Tier
 from banyankv.runtime.checking import check
 from banyankv.runtime.coordinator.inspection import Inspection
+from banyankv.spec import PAGE_ID_BYTES
 
 from .engine import Turn
 from .reference import Flat, Key, Referee, State, floor
@@ -109,7 +111,7 @@ class Judge:
             turn.verify()
             self._covered(flat, turn)
         self._locks(flat)
-        await self._conservation(flat)
+        await self._conservation(flat, seen.staged)
         if at_rest and self.config.l2:
             await self._written_through(flat)
         return flat
@@ -159,7 +161,7 @@ class Judge:
             return at
         return flat.node_of[Key(anchor.namespace, anchor.prefix[: low + self.rules.page])][0]
 
-    async def _conservation(self, flat: Flat) -> None:
+    async def _conservation(self, flat: Flat, fetching: Mapping[str, bytes]) -> None:
         private: Counter[str] = Counter()
         for turn in self.turns:
             for name in self.rules.names:
@@ -176,7 +178,9 @@ class Judge:
             )
         for usage in pools.get("l2", ()):
             cached = len(flat.pages(usage.component, Tier.L2))
-            assert usage.free + usage.quarantined + cached == usage.capacity, (usage, cached)
+            staged = len(fetching.get(usage.component, b"")) // PAGE_ID_BYTES
+            explained = usage.free + usage.quarantined + cached + staged
+            assert explained == usage.capacity, (usage, cached, staged)
 
     def cover(self, flat: Flat, turn: Turn) -> None:
         """Note what the lease of `turn` locks, as the tree stands at this moment: whole nodes, from

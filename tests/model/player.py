@@ -299,7 +299,7 @@ class Player:
 
     async def hold(self, step: Step) -> None:
         assert self.shop is not None
-        self.shop.hold()
+        self.shop.hold(step.a)
 
     async def free(self, step: Step) -> None:
         assert self.shop is not None

@@ -26,27 +26,30 @@ class Held(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.gate = trio.Event()
-        self.gate.set()
-        self.held = False
+        self.held: tuple[str, ...] = ()
+        """Verbs whose answers are held back until `gate` opens."""
         self.changes = 0
 
+    async def _hold(self, verb: str) -> None:
+        if verb in self.held:
+            await self.gate.wait()
+
     async def exists(self, keys: Sequence[bytes]) -> list[bool]:
-        await self.gate.wait()
+        await self._hold("exists")
         return await super().exists(keys)
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        await self.gate.wait()
+        await self._hold("get")
         return await super().get(keys)
 
     async def put(self, items: Sequence[tuple[bytes, bytes]]) -> list[bool]:
-        self.changes += 1
-        await self.gate.wait()
+        await self._hold("put")
         self.changes += 1
         return await super().put(items)
 
     async def delete(self, keys: Sequence[bytes]) -> list[bool]:
+        await self._hold("delete")
         self.changes += 1
-        await self.gate.wait()
         return await super().delete(keys)
 
 
@@ -70,16 +73,17 @@ class Shop:
     @property
     def held(self) -> bool:
         """Whether answers are held back."""
-        return self.behind.held
+        return bool(self.behind.held)
 
-    def hold(self) -> None:
-        """Hold back the answers to what is asked from now on."""
-        if not self.behind.held:
-            self.behind.held, self.behind.gate = True, trio.Event()
+    def hold(self, which: int) -> None:
+        """Hold back the answers to what is asked from now on: of all verbs or of one."""
+        self.let_go()
+        self.behind.held = (VERBS, ("get",), ("get",), ("put",))[which % 4]
+        self.behind.gate = trio.Event()
 
     def let_go(self) -> None:
         """Answer everything."""
-        self.behind.held = False
+        self.behind.held = ()
         self.behind.gate.set()
 
     def harm(self, failure: int, verb: int, times: int) -> None:
