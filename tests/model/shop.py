@@ -89,7 +89,8 @@ class Shop:
     def harm(self, failure: int, verb: int, times: int) -> None:
         """Let the next calls of a verb go wrong."""
         self.harmed = True
-        fault = StoreFault(FAILURES[failure % len(FAILURES)], 1.0, 7 * failure)
+        turn, what = divmod(failure, len(FAILURES))
+        fault = StoreFault(FAILURES[what], 1.0, 7 * failure, every=turn % 2 == 0)
         self.coming[VERBS[verb % len(VERBS)]] += [fault] * times
 
     def heal(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 from banyankv.actors import open_system
-from banyankv.errors import TierUnavailable
+from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.spec import ModelSpec, PagedSpec
 from banyankv.tiers.messages import StoreItem
 from banyankv.tiers.store.breaker import Breaker
@@ -35,8 +35,8 @@ class Pages(dict[int, bytes]):
             self[page] = bytes(body[index * 24 : index * 24 + 24])
 
 
-def failing(what: StoreFailure, behind: MemoryStore) -> FaultyStore:
-    return FaultyStore(behind, lambda verb: StoreFault(what, 1.0, 5))
+def failing(what: StoreFailure, behind: MemoryStore, *, every: bool = True) -> FaultyStore:
+    return FaultyStore(behind, lambda verb: StoreFault(what, 1.0, 5, every))
 
 
 async def test_each_fault_is_what_it_says(mock_clock: trio.testing.MockClock) -> None:
@@ -44,19 +44,17 @@ async def test_each_fault_is_what_it_says(mock_clock: trio.testing.MockClock) ->
     await behind.put([(KEY, b"0123456789")])
     with pytest.raises(TierUnavailable, match="injected"):
         await failing(StoreFailure.FAIL, behind).exists([KEY])
-    dropping = failing(StoreFailure.DROP, behind)
-    assert await dropping.exists([KEY]) == [False]
-    assert await dropping.get([KEY]) == [None]
-    assert await dropping.put([(KEY, b"x")]) == [True]
-    assert await dropping.delete([KEY]) == [True]
+    losing = failing(StoreFailure.MISSING, behind)
+    assert await losing.exists([KEY]) == [False]
+    assert await losing.get([KEY]) == [None]
+    assert await losing.put([(KEY, b"x")]) == [True]
+    assert await losing.delete([KEY]) == [True]
     assert behind.objects == {KEY: b"0123456789"}
-    partial = failing(StoreFailure.PARTIAL, behind)
-    assert await partial.get([KEY]) == [b"01234"]
-    assert await partial.exists([KEY, KEY]) == [True]
+    assert await failing(StoreFailure.SHORT, behind).get([KEY]) == [b"01234"]
     corrupt = failing(StoreFailure.CORRUPT, behind)
-    assert await corrupt.get([KEY]) == [b"01234\xca6789"]
+    assert await corrupt.get([KEY]) == [b"\x10123456789"]
     await corrupt.put([(KEY, b"0123456789")])
-    assert behind.objects == {KEY: b"01234\xca6789"}
+    assert behind.objects == {KEY: b"\x10123456789"}
     for what, jump in ((StoreFailure.DELAY, 1.0), (StoreFailure.HANG, 1e6)):
         with trio.move_on_after(2.0) as scope:
             async with trio.open_nursery() as nursery:
@@ -72,23 +70,46 @@ async def test_a_fault_of_one_object_leaves_the_others() -> None:
     await behind.put(list(zip(keys, objects, strict=True)))
     # position 5 is the last of three objects
     for what, last in (
-        (StoreFailure.BAD, b"cCcc"),
+        (StoreFailure.CORRUPT, b"accc"),
         (StoreFailure.SHORT, b"cc"),
         (StoreFailure.MISSING, None),
-        (StoreFailure.STALE, None),
     ):
-        assert await failing(what, behind).get(keys) == [b"aaaa", b"bbbb", last]
-    swapping = failing(StoreFailure.SWAPPED, behind)
+        assert await failing(what, behind, every=False).get(keys) == [b"aaaa", b"bbbb", last]
+    losing = failing(StoreFailure.MISSING, behind, every=False)
+    assert await losing.exists(keys) == [True, True, False]
+    assert await losing.put([(keys[2], b"lost")]) == [True]
+    assert await losing.delete(keys) == [True, True, True]
+    assert behind.objects == {keys[2]: b"cccc"}
+    await behind.put(list(zip(keys, objects, strict=True)))
+    swapping = failing(StoreFailure.SWAPPED, behind, every=False)
     assert await swapping.get(keys) == [b"aaaa", b"cccc", b"bbbb"]
+    assert await failing(StoreFailure.SWAPPED, behind).get(keys) == [b"bbbb", b"cccc", b"aaaa"]
     counting = failing(StoreFailure.COUNT, behind)
     assert await counting.get(keys) == [b"aaaa", b"bbbb"]
     assert await counting.exists(keys) == [True, True]
-    stale = failing(StoreFailure.STALE, behind)
-    await stale.put([(keys[2], b"new")])
-    await stale.put([(keys[2], b"newer")])
-    assert await stale.get(keys) == [b"aaaa", b"bbbb", b"new"]
-    assert await failing(StoreFailure.MISSING, behind).put([(keys[0], b"lost")]) == [True]
-    assert behind.objects[keys[0]] == b"aaaa"
+
+
+async def test_every_bit_of_every_object_can_be_chosen() -> None:
+    behind, keys = MemoryStore(), [bytes([n]) * 32 for n in range(2)]
+    await behind.put([(key, bytes(2)) for key in keys])
+    seen = set()
+    for position in range(2 * 16):
+        fault = StoreFault(StoreFailure.CORRUPT, position=position, every=False)
+        seen.add(tuple(await FaultyStore(behind, lambda _, fault=fault: fault).get(keys)))
+    assert len(seen) == 2 * 16
+
+
+@pytest.mark.parametrize(
+    "rates", [(0.8, 0.8), (1.6, -1.0), (float("nan"), 0.0), (float("inf"), 0.0)]
+)
+def test_rates_that_are_no_probabilities_are_refused(rates: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="together 1 at most"):
+        SeededFaults(1, dict(zip((StoreFailure.FAIL, StoreFailure.COUNT), rates, strict=True)))
+
+
+def test_rates_may_come_to_one() -> None:
+    faults = SeededFaults(1, dict.fromkeys(list(StoreFailure)[:6], 1 / 6))
+    assert all(faults("get") for _ in range(100))
 
 
 def test_equal_seeds_give_equal_faults() -> None:

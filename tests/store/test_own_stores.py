@@ -53,8 +53,8 @@ class Odd(MemoryStore):
         return self.answer(right) if verb == self.verb else right
 
 
-async def served_on(store: Odd, dispatch: str) -> str:
-    """Save and read through an odd store; answer the reasons that it was given."""
+async def served_on(store: Odd, dispatch: str) -> set[str]:
+    """Save and read through an odd store; return the reasons of its misses."""
     made, verb = config(dispatch, swa=100, states=True), store.verb
     store.verb = None if verb == "get" else verb
     async with open_cache(made, store=store) as cache:
@@ -77,7 +77,7 @@ async def served_on(store: Odd, dispatch: str) -> str:
 async def test_a_wrong_answer_is_a_miss_with_a_reason(
     dispatch: str, verb: str, answer: Callable[[list[object]], object], reason: str
 ) -> None:
-    assert await served_on(Odd(verb, answer), dispatch) <= {reason, "breaker_open"}
+    assert await served_on(Odd(verb, answer), dispatch) - {"breaker_open"} == {reason}
 
 
 @pytest.mark.parametrize("verb", ["exists", "get", "put"])
@@ -88,7 +88,7 @@ async def test_whatever_a_store_raises_is_a_miss(
     def fail(_: list[object]) -> object:
         raise error
 
-    assert await served_on(Odd(verb, fail), dispatch) <= {"store_failed", "breaker_open"}
+    assert await served_on(Odd(verb, fail), dispatch) - {"breaker_open"} == {"store_failed"}
 
 
 async def test_what_is_no_store_is_refused(dispatch: str) -> None:
@@ -97,12 +97,20 @@ async def test_what_is_no_store_is_refused(dispatch: str) -> None:
             pass
 
 
-async def test_a_store_that_cannot_describe_itself_serves(dispatch: str) -> None:
-    class Shy(MemoryStore):
-        def statistics(self):
-            raise RuntimeError("none of your business")
+class Shy(MemoryStore):
+    def statistics(self):
+        raise RuntimeError("none of your business")
 
-    async with open_cache(config(dispatch), store=Shy()) as cache:
+
+class Mute(MemoryStore):
+    statistics = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", [Shy, Mute])
+async def test_a_store_that_cannot_describe_itself_serves(
+    dispatch: str, kind: type[MemoryStore]
+) -> None:
+    async with open_cache(config(dispatch), store=kind()) as cache:
         await serve(cache, TOKENS[:257], (256,))
         seen = (await cache.stats()).store
         assert seen is not None

@@ -66,6 +66,7 @@ async def test_what_the_store_has_is_not_written_again(dispatch: str) -> None:
     async with open_cache(made, store=store) as cache:
         await serve(cache, TOKENS[:513], (256, 512))
         wrote = len(store.puts)
+        assert wrote
         for name in ("mamba", "swa", "full"):
             await cache.evict(name, 99, Tier.L2)
         for name in ("mamba", "swa"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.tiers.store import check as store_check
 from banyankv.tiers.store.check import Content, StoreReport, inspect
+from banyankv.tiers.store.lmdb_pages import Damaged
 from banyankv.tiers.store.lmdb_store import LmdbStore
 from banyankv.tiers.store.objects import Header, encode
 
@@ -102,6 +104,42 @@ async def test_a_reader_that_cannot_run_is_no_damage(
         inspect(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(TierUnavailable, match="cannot start"):
+        inspect(tmp_path)
+
+
+async def test_a_store_that_is_opened_while_it_is_checked_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that came, and is there or has gone, makes pages look as if they contradicted."""
+    await fill(tmp_path, [(b"a" * 32, an_object(1))])
+    check_pages = store_check.check_pages
+    for stays in (False, True):
+        checks = 0
+
+        def meanwhile(file: int, name: Path, stays: bool = stays) -> None:
+            nonlocal checks
+            checks += 1
+            check_pages(file, name)
+            if checks == 1:
+                os.utime(name)  # as a write does
+                (tmp_path / "unclean").touch() if stays else None
+                raise Damaged("written meanwhile")
+
+        monkeypatch.setattr(store_check, "check_pages", meanwhile)
+        report = store_check._walk(tmp_path)
+        assert (report.problem, report.objects, report.unclean) == ("", 1, stays)
+        assert checks == (1 if stays else 2)
+
+
+async def test_what_the_system_refuses_the_reader_is_no_damage_and_no_fault_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path, [])
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\ndef pread(*_): raise OSError(24, 'Too many open files')\nos.pread = pread\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TierUnavailable, match="Too many open files"):
         inspect(tmp_path)
 
 

@@ -22,11 +22,13 @@ import msgspec
 from ...errors import ConfigError, TierUnavailable
 from .files import Files, typed_errors
 from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, LOCK, OBJECTS, RECORDS, unclean
-from .lmdb_pages import Damaged, look, page_bytes
+from .lmdb_open import LMDB_CONTRADICTIONS
+from .lmdb_pages import Damaged, check_pages
 from .objects import BadObject, decode
 
 _LISTED = 100
 _REFUSED = 3
+_UNAVAILABLE = 4
 _SLICE_OBJECTS = 1000
 _SLICE_BYTES = 64 << 20
 
@@ -111,6 +113,8 @@ def inspect(path: str | Path, timeout: float = 3600.0) -> StoreReport:
         )
     if child.returncode == _REFUSED:
         raise ConfigError(child.stdout.decode(errors="replace").strip())
+    if child.returncode == _UNAVAILABLE:
+        raise TierUnavailable(child.stdout.decode(errors="replace").strip())
     if child.returncode:
         raise TierUnavailable(
             f"store {path}: the process that reads it ended with code {child.returncode}: "
@@ -134,7 +138,6 @@ def _opened(path: Path) -> Generator[tuple[Files, int]]:
         except FileNotFoundError:
             raise ConfigError(f"{path} holds no store: there is no {DATA} in it") from None
         undo.callback(os.close, data)
-        page_bytes(data, path / DATA)  # refuses what is not LMDB's
         yield files, data
 
 
@@ -182,15 +185,14 @@ _GROWTH = 1 << 34
 def _walk(path: Path) -> StoreReport:
     """Read and verify everything, in this process, which it may kill.
 
-    Raises `ConfigError` and `OSError`.
+    Raises `ConfigError` and `TierUnavailable`.
     """
     tally = _Tally()
     problem = ""
-    with _opened(path) as (files, data):
-        in_use = unclean(files)
+    with typed_errors(path), _opened(path) as (files, data):
+        in_use = False
         try:
-            if not in_use:  # somebody who writes meanwhile would look like damage
-                look(data, path / DATA)
+            in_use = _check_unless_in_use(files, data)
             with lmdb.open(
                 str(path),
                 map_size=2 * os.fstat(data).st_size + _GROWTH,
@@ -203,8 +205,10 @@ def _walk(path: Path) -> StoreReport:
                 _read(env, path, tally)
         except Damaged as error:
             problem = f"its pages contradict each other: {error}"
-        except lmdb.Error as error:
+        except LMDB_CONTRADICTIONS as error:
             problem = f"LMDB says: {error}"
+        except lmdb.Error as error:
+            raise TierUnavailable(f"store {path}: {error}") from error
         size = os.fstat(data).st_size
     return StoreReport(
         path=str(path),
@@ -220,6 +224,24 @@ def _walk(path: Path) -> StoreReport:
         oldest=tally.oldest,
         newest=tally.newest,
     )
+
+
+def _check_unless_in_use(files: Files, data: int) -> bool:
+    """Check the pages of a store that no process uses; tell whether one does.
+
+    Whoever writes meanwhile makes sound pages look damaged, also where a cache opens, or comes and
+    goes, while they are read.
+    """
+    while not unclean(files):
+        written = os.fstat(data).st_mtime_ns
+        try:
+            check_pages(data, files.path / DATA)
+        except Damaged:
+            if os.fstat(data).st_mtime_ns == written and not unclean(files):
+                raise
+        else:
+            return False
+    return True
 
 
 def _read(env: lmdb.Environment, path: Path, tally: _Tally) -> None:
@@ -260,9 +282,9 @@ def main() -> int:
     """Print the report of the folder that is named on the command line, as JSON."""
     try:
         report = _walk(Path(sys.argv[1]))
-    except (ConfigError, OSError) as error:
+    except (ConfigError, TierUnavailable) as error:
         sys.stdout.write(str(error))
-        return _REFUSED
+        return _REFUSED if isinstance(error, ConfigError) else _UNAVAILABLE
     sys.stdout.buffer.write(msgspec.json.encode(report))
     return 0
 

@@ -10,65 +10,70 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from ...errors import TierUnavailable
+from ...errors import ConfigError, TierUnavailable
 from .protocol import Store, StoreStatistics
 
 _Answer = TypeVar("_Answer")
+_ROUNDING = 1e-9
 
 
 class StoreFailure(enum.Enum):
     """What can go wrong with one store call.
 
-    Some spoil all of it: it raises (`FAIL`), takes `seconds` longer (`DELAY`), never ends (`HANG`),
-    says of everything that it is missing, or kept, and does nothing (`DROP`), brings objects cut in
-    half and other answers for half of the keys (`PARTIAL`), changes one byte of each object
-    (`CORRUPT`), or answers for one key less (`COUNT`).
+    Some are of the call: it raises (`FAIL`), takes `seconds` longer (`DELAY`), never ends (`HANG`),
+    or answers for one key less (`COUNT`).
 
-    Others spoil one object of a get or a put, and leave the rest of the call as it is: one of its
-    bits is another (`BAD`), it is not there (`MISSING`) or not kept though that is said, its end
-    lacks (`SHORT`), it comes under another key of the call and that key's object under this one's
-    (`SWAPPED`), or it is what the key had before the last put, nothing where that was the first
-    (`STALE`, for a get).
+    The others are of the objects of a call: a key is said to be missing, or an object kept that is
+    not (`MISSING`), one of its bits is another (`CORRUPT`), its second half lacks (`SHORT`), or it
+    comes under the key before it in the call, and that key's object in its place (`SWAPPED`).
     """
 
     FAIL = "fail"
     DELAY = "delay"
     HANG = "hang"
-    DROP = "drop"
-    PARTIAL = "partial"
-    CORRUPT = "corrupt"
     COUNT = "count"
-    BAD = "bad"
     MISSING = "missing"
+    CORRUPT = "corrupt"
     SHORT = "short"
     SWAPPED = "swapped"
-    STALE = "stale"
 
 
 class StoreFault(msgspec.Struct, frozen=True):
-    """One fault; `position` chooses the object of a call that is spoilt, and the byte or bit of it."""
+    """One fault: of every object of a call, or of one that `position` chooses, with its bit."""
 
     what: StoreFailure
     seconds: float = 0.0
     position: int = 0
+    every: bool = True
 
 
 class SeededFaults:
-    """Decide by chance, equally for equal seeds: `rates` is the probability of each failure a call."""
+    """Decide by chance, equally for equal seeds.
+
+    `rates` is the probability of each failure a call; half of those of objects are of one object.
+    Raises `ConfigError` where these are no probabilities, or come to more than 1.
+    """
 
     def __init__(
         self, seed: int, rates: Mapping[StoreFailure, float], seconds: float = 1.0
     ) -> None:
+        if (
+            not all(rate >= 0 for rate in rates.values())
+            or not sum(rates.values()) <= 1 + _ROUNDING
+        ):
+            raise ConfigError(
+                f"rates are probabilities, together 1 at most, not {list(rates.values())}"
+            )
         self._random = random.Random(seed)  # noqa: S311 - faults are random, not secret
         self._failures = list(rates)
-        self._weights = [*rates.values(), 1.0 - sum(rates.values())]
+        self._weights = [*rates.values(), max(0.0, 1.0 - sum(rates.values()))]
         self._seconds = seconds
 
     def __call__(self, verb: str) -> StoreFault | None:
         """Decide about the next call."""
         (chosen,) = self._random.choices([*self._failures, None], self._weights)
-        position = self._random.randrange(1 << 32)
-        return None if chosen is None else StoreFault(chosen, self._seconds, position)
+        position, every = self._random.randrange(1 << 62), self._random.random() < 0.5
+        return None if chosen is None else StoreFault(chosen, self._seconds, position, every)
 
 
 class FaultyStore:
@@ -80,8 +85,6 @@ class FaultyStore:
     def __init__(self, store: Store, decide: Callable[[str], StoreFault | None]) -> None:
         self._store = store
         self._decide = decide
-        self._put: dict[bytes, bytes] = {}
-        self._older: dict[bytes, bytes | None] = {}
 
     def __repr__(self) -> str:
         return f"<FaultyStore {self._store!r}>"
@@ -89,41 +92,32 @@ class FaultyStore:
     async def exists(self, keys: Sequence[bytes]) -> list[bool]:
         """See `Store`."""
         fault = await self._suffer("exists")
-        if _is(fault, StoreFailure.DROP):
-            return [False] * len(keys)
-        return _fewer(fault, await self._store.exists(keys))
+        there = await self._store.exists(keys)
+        missing = _missing(fault, len(keys))
+        return _counted(fault, [flag and at not in missing for at, flag in enumerate(there)])
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See `Store`."""
         fault = await self._suffer("get")
-        if _is(fault, StoreFailure.DROP):
-            return [None] * len(keys)
-        found = await self._store.get(keys)
-        if fault is not None and fault.what is StoreFailure.STALE and keys:
-            at = fault.position % len(keys)
-            found[at] = self._older.get(keys[at])
-        return _one_less(fault, _spoilt(fault, found))
+        return _counted(fault, _harmed(fault, await self._store.get(keys)))
 
     async def put(self, items: Sequence[tuple[bytes, bytes]]) -> list[bool]:
-        """See `Store`. What is spoilt here stays so in the store."""
+        """See `Store`. What is harmed here stays so in the store."""
         fault = await self._suffer("put")
-        if _is(fault, StoreFailure.DROP):
-            return [True] * len(items)
-        for key, data in items:
-            self._older[key], self._put[key] = self._put.get(key), data
-        spoilt = _spoilt(fault, [data for _, data in items])
+        harmed = _harmed(fault, [data for _, data in items])
         kept = [
-            (key, data) for (key, _), data in zip(items, spoilt, strict=True) if data is not None
+            (key, data) for (key, _), data in zip(items, harmed, strict=True) if data is not None
         ]
         answers = dict(zip((key for key, _ in kept), await self._store.put(kept), strict=True))
-        return _one_less(fault, [answers.get(key, True) for key, _ in items])
+        return _counted(fault, [answers.get(key, True) for key, _ in items])
 
     async def delete(self, keys: Sequence[bytes]) -> list[bool]:
         """See `Store`."""
         fault = await self._suffer("delete")
-        if _is(fault, StoreFailure.DROP):
-            return [True] * len(keys)
-        return _fewer(fault, await self._store.delete(keys))
+        missing = _missing(fault, len(keys))
+        done = await self._store.delete([key for at, key in enumerate(keys) if at not in missing])
+        answers = iter(done)
+        return _counted(fault, [at in missing or next(answers) for at in range(len(keys))])
 
     async def aclose(self) -> None:
         """Close the store behind."""
@@ -145,44 +139,41 @@ class FaultyStore:
         return fault
 
 
-def _is(fault: StoreFault | None, what: StoreFailure) -> bool:
-    return fault is not None and fault.what is what
+def _counted(fault: StoreFault | None, answers: list[_Answer]) -> list[_Answer]:
+    return answers[:-1] if fault and fault.what is StoreFailure.COUNT else answers
 
 
-def _fewer(fault: StoreFault | None, answers: list[bool]) -> list[bool]:
-    if _is(fault, StoreFailure.PARTIAL):
-        return answers[: len(answers) // 2]
-    return _one_less(fault, answers)
+def _missing(fault: StoreFault | None, count: int) -> range:
+    return _struck(fault, count) if fault and fault.what is StoreFailure.MISSING else range(0)
 
 
-def _one_less(fault: StoreFault | None, answers: list[_Answer]) -> list[_Answer]:
-    return answers[:-1] if _is(fault, StoreFailure.COUNT) else answers
+def _struck(fault: StoreFault, count: int) -> range:
+    """Choose the objects of a call that the fault is of."""
+    if fault.every or not count:
+        return range(count)
+    at = fault.position % count
+    return range(at, at + 1)
 
 
-def _spoilt(fault: StoreFault | None, objects: Sequence[bytes | None]) -> list[bytes | None]:
+def _harmed(fault: StoreFault | None, objects: Sequence[bytes | None]) -> list[bytes | None]:
     """Return the objects of a call as the fault leaves them."""
-    spoilt = list(objects)
-    if fault is None or not spoilt:
-        return spoilt
-    if fault.what in (StoreFailure.PARTIAL, StoreFailure.CORRUPT):
-        return [None if data is None else _damaged(fault, data) for data in spoilt]
-    at = fault.position % len(spoilt)
-    data = spoilt[at]
+    harmed = list(objects)
+    if fault is None or not harmed:
+        return harmed
+    # what is left of the position chooses the bit, so that all bits of all objects can be chosen
+    rest, at = divmod(fault.position, len(harmed))
     if fault.what is StoreFailure.SWAPPED:
-        spoilt[at - 1], spoilt[at] = data, spoilt[at - 1]
-    elif fault.what is StoreFailure.MISSING:
-        spoilt[at] = None
-    elif data is not None:
-        spoilt[at] = _damaged(fault, data)
-    return spoilt
-
-
-def _damaged(fault: StoreFault, data: bytes) -> bytes:
-    """Cut or change one object; others than those that do that leave it."""
-    if fault.what in (StoreFailure.PARTIAL, StoreFailure.SHORT):
-        return data[: len(data) // 2]
-    if data and fault.what in (StoreFailure.CORRUPT, StoreFailure.BAD):
-        at = fault.position % len(data)
-        mask = 0xFF if fault.what is StoreFailure.CORRUPT else 1 << fault.position % 8
-        return data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
-    return data
+        if fault.every:
+            return [*harmed[1:], harmed[0]]
+        harmed[at - 1], harmed[at] = harmed[at], harmed[at - 1]
+        return harmed
+    for index in _struck(fault, len(harmed)):
+        data = harmed[index]
+        if fault.what is StoreFailure.MISSING:
+            harmed[index] = None
+        elif data and fault.what is StoreFailure.SHORT:
+            harmed[index] = data[: len(data) // 2]
+        elif data and fault.what is StoreFailure.CORRUPT:
+            byte, bit = divmod(rest % (8 * len(data)), 8)
+            harmed[index] = data[:byte] + bytes([data[byte] ^ 1 << bit]) + data[byte + 1 :]
+    return harmed

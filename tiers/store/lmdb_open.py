@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import lmdb
 
-from ...errors import ConfigError, TierUnavailable
+from ...errors import TierUnavailable
 from .files import FREE_ROOM, typed_errors
 from .lmdb_folder import DATA, FORMAT, FORMAT_KEY, LOCK, OBJECTS, RECORDS, Folder
-from .lmdb_pages import Damaged, look
+from .lmdb_pages import Damaged, check_pages
 from .protocol import StoreSetAside
-from .recency import Pages, Recency
+from .recency import RECORD_KEY_BYTES, Pages, Recency
 
 _HEAD_ROOM = 256 << 20
 # the last one is what LMDB says when a write was cut short, as it is where a disk gets full
@@ -80,7 +80,17 @@ class _Unexplained(Exception):
     """The records name other objects than there are."""
 
 
-_CONTRADICTIONS = (_Unexplained, struct.error, lmdb.CorruptedError, lmdb.PageNotFoundError)
+LMDB_CONTRADICTIONS = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.IncompatibleError,
+    # its pages were checked: data of somebody else was refused by then
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+)
+"""What LMDB raises where data contradict each other."""
+
+_CONTRADICTIONS = (_Unexplained, struct.error, *LMDB_CONTRADICTIONS)
 
 
 def _distrust(folder: Folder) -> str:
@@ -94,7 +104,7 @@ def _distrust(folder: Folder) -> str:
     data = folder.files.open(DATA, os.O_RDONLY)
     try:
         if os.fstat(data).st_size:  # else killed, or out of room, before the first page
-            look(data, folder.data)
+            check_pages(data, folder.data)
     except Damaged as error:
         return f"its pages contradict each other: {error}"
     finally:
@@ -138,9 +148,7 @@ def _load(folder: Folder, max_bytes: int, readers: int) -> Opened:
             recency = Recency(pages)
             logged = _recall(env, objects, records, recency)
             undo.pop_all()
-    except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-        raise ConfigError(f"{folder.data} is not LMDB data that we can read: {error}") from error
-    except (lmdb.CorruptedError, lmdb.PageNotFoundError):
+    except LMDB_CONTRADICTIONS:
         raise
     except lmdb.Error as error:
         advice = FREE_ROOM if is_full(error) else ""
@@ -154,7 +162,9 @@ def _recall(
     """Load the records; how many bytes they have. Raises `_Unexplained`, `struct.error`."""
     logged = 0
     with env.begin() as txn:
-        for _, record in txn.cursor(db=records):
+        for key, record in txn.cursor(db=records):
+            if len(key) != RECORD_KEY_BYTES or key[0]:
+                raise _Unexplained(f"a record has the key {key.hex()}")  # none is behind that one
             recency.replay((record,))
             logged += len(record)
         entries = txn.stat(objects)["entries"]

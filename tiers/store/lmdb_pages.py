@@ -1,4 +1,4 @@
-"""Look at the pages of an LMDB file before LMDB maps it, so that following them cannot kill.
+"""Check the pages of an LMDB file before LMDB maps it, so that following them cannot kill.
 
 LMDB trusts its file: page numbers, offsets and lengths in it are followed as they stand, and one
 flipped bit makes a reader leave the map, or a writer overwrite what is in use. So every page from
@@ -10,6 +10,7 @@ looked at: objects have a checksum of their own.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import ConfigError
-from .lmdb_folder import FORMAT, FORMAT_KEY
+from .lmdb_folder import FORMAT, FORMAT_KEY, OBJECTS, RECORDS
 
 _MAGIC = 0xBEEFC0DE
 _VERSION = 1
@@ -37,7 +38,7 @@ _TREE = Struct("<IHHQQQQQ")
 _META = Struct(f"<16xII8x8x{_TREE.size}s{_TREE.size}sQQ")
 _POINTER = Struct("<H")
 _HEADER = 16
-_PAGE_SIZES = frozenset(1 << n for n in range(9, 17))
+_PAGE_SIZES = tuple(1 << n for n in range(9, 17))
 _IS_BRANCH, _IS_LEAF, _IS_RUN, _IS_META = 1, 2, 4, 8
 _IN_A_RUN, _IS_TREE = 1, 2
 _KINDS = frozenset((0, _IN_A_RUN, _IS_TREE))
@@ -72,9 +73,14 @@ class _Meta(NamedTuple):
     last: int
     transaction: int
 
+    @property
+    def known(self) -> bool:
+        """Whether this is a meta page of the format that we read."""
+        return (self.magic, self.version) == (_MAGIC, _VERSION)
+
 
 class _Entry(NamedTuple):
-    """One entry of a tree; its data where it lies in the node, else the run that has it."""
+    """One entry of a tree, with its data where they lie in the node, else the run that has them."""
 
     key: bytes
     kind: int
@@ -83,36 +89,42 @@ class _Entry(NamedTuple):
     run: int
 
 
-def page_bytes(file: int, name: Path) -> int:
-    """Read the page size of an open data file; 0 where it ends before that.
-
-    Raises `ConfigError` for a file that is not LMDB's.
-    """
-    data = os.pread(file, _META.size, 0)
-    if len(data) < _META.size:
-        return 0
-    meta = _meta(data)
-    if meta.magic != _MAGIC:
-        raise ConfigError(f"{name} is not an LMDB file; give the store a folder of its own")
-    if meta.version != _VERSION:
-        raise ConfigError(
-            f"{name} has LMDB's file format {meta.version}, this build reads {_VERSION}"
-        )
-    return meta.free.page_bytes
-
-
-def look(file: int, name: Path) -> None:
-    """Look at every page of a store's data that LMDB would follow; nobody may be writing to it.
+def check_pages(file: int, name: Path) -> None:
+    """Check every page of a store's data that LMDB would follow; nobody may be writing to it.
 
     `file` is open for reading, `name` is what it is called. Raises `Damaged`, and `ConfigError` for a
-    file that is not LMDB's, or of something else than a store.
+    file that was never a store's.
     """
-    entries = _Pages(file, name).look()
-    if entries and entries.get(FORMAT_KEY) != FORMAT:
+    entries = _Pages(file, name).check()
+    if not entries:
+        return  # who made it was killed before the first transaction
+    # one flipped bit leaves at least two of our three names
+    if FORMAT_KEY not in entries and not {OBJECTS, RECORDS} <= entries.keys():
         raise ConfigError(
-            f"{name} holds LMDB data that is no banyankv store of format {FORMAT.decode()}; "
-            f"give the store a folder of its own"
+            f"{name} holds LMDB data that is no banyankv store; give the store a folder of its own"
         )
+    for tree in (OBJECTS, RECORDS):
+        if tree not in entries or entries[tree].kind != _IS_TREE:
+            raise Damaged(f"it has no tree {tree.decode()!r}")
+    if FORMAT_KEY not in entries or entries[FORMAT_KEY].data != FORMAT:
+        raise Damaged(f"it does not say that its format is {FORMAT.decode()}")
+
+
+def _page_size(file: int, name: Path) -> int:
+    """Read the page size. Raises `ConfigError` where no meta page is one that we can read."""
+    first = _meta(_read(file, _META.size, 0))
+    if first.known:
+        return first.free.page_bytes
+    for size in _PAGE_SIZES:
+        other = os.pread(file, _META.size, size)
+        if len(other) == _META.size and _meta(other).known:
+            raise Damaged("meta page 0 is not LMDB's")
+    if first.magic != _MAGIC:
+        raise ConfigError(f"{name} is not an LMDB file; give the store a folder of its own")
+    raise ConfigError(
+        f"{name} has LMDB's file format {first.version}, this build reads {_VERSION}; "
+        f"give the store a folder of its own"
+    )
 
 
 class _Pages:
@@ -120,23 +132,21 @@ class _Pages:
 
     def __init__(self, file: int, name: Path) -> None:
         self._file = file
-        self._bytes = page_bytes(file, name)
+        self._bytes = _page_size(file, name)
         if self._bytes not in _PAGE_SIZES:
             raise Damaged(f"it has pages of {self._bytes} bytes")
         self._taken = bytearray(os.fstat(file).st_size // self._bytes)
         metas = [_meta(self._take(number, 1, _IS_META)) for number in range(2)]
-        for number, meta in enumerate(metas):
-            known = (meta.magic, meta.version) == (_MAGIC, _VERSION)
-            if not known or meta.free.page_bytes != self._bytes:
-                raise Damaged(f"meta page {number} is none")
+        if not metas[1].known or metas[1].free.page_bytes != self._bytes:
+            raise Damaged("meta page 1 is not LMDB's")
         newer = int(metas[0].transaction < metas[1].transaction)
         self._meta = metas[newer]
         if self._meta.transaction % 2 != newer:
             raise Damaged(f"meta page {newer} has transaction {self._meta.transaction}")
 
-    def look(self) -> dict[bytes, bytes]:
-        """See the function; gives the entries of the main tree."""
-        entries: dict[bytes, bytes] = {}
+    def check(self) -> dict[bytes, _Entry]:
+        """Check all pages; return the entries of the main tree."""
+        entries: dict[bytes, _Entry] = {}
         for entry in self._entries(self._meta.main, flags=0):
             if entry.kind == _IS_TREE:
                 if entry.size != _TREE.size:
@@ -144,17 +154,17 @@ class _Pages:
                 for below in self._entries(_Tree(*_TREE.unpack(entry.data)), flags=0):
                     if below.kind == _IS_TREE:
                         raise Damaged(f"tree {entry.key!r} has a tree below it")
-            entries[entry.key] = entry.data
-        self._look_at_free_pages()
+            entries[entry.key] = entry
+        self._check_free_pages()
         return entries
 
-    def _look_at_free_pages(self) -> None:
+    def _check_free_pages(self) -> None:
         lists = [np.zeros(0, dtype="<u8")]
         for entry in self._entries(self._meta.free, flags=_INTEGER_KEYS):
             transaction = int.from_bytes(entry.key, "little")
             data = entry.data
             if entry.kind == _IN_A_RUN:
-                data = os.pread(self._file, entry.size, entry.run * self._bytes + _HEADER)
+                data = _read(self._file, entry.size, entry.run * self._bytes + _HEADER)
             numbers = np.frombuffer(data, dtype="<u8", count=len(data) // _NUMBER_BYTES)
             good = 0 < transaction <= self._meta.transaction and len(numbers) > 0
             if not good or int(numbers[0]) >= len(numbers):
@@ -177,16 +187,17 @@ class _Pages:
     # -- trees ----------------------------------------------------------------------------------
 
     def _entries(self, tree: _Tree, *, flags: int) -> Iterator[_Entry]:
-        """Walk a tree in the order of its keys, looking at all of its pages."""
-        if tree.flags != flags:
-            raise Damaged(f"a tree has flags {tree.flags}")
+        """Walk a tree in the order of its keys and check all of its pages."""
+        padding = self._bytes if flags else 0
+        if (tree.page_bytes, tree.flags) != (padding, flags):
+            raise Damaged(f"a tree has flags {tree.flags} and padding {tree.page_bytes}")
         if tree.root == _NO_ROOT:
             if tree.depth or tree.entries:
                 raise Damaged("a tree without pages has entries")
             return
         if not 0 < tree.depth <= _DEEPEST:
             raise Damaged(f"a tree is {tree.depth} pages deep")
-        walk = _Walk(tree, integers=bool(flags))
+        walk = _Walk(integers=bool(flags))
         yield from self._below(tree.root, tree.depth, walk)
         if (walk.branches, walk.leaves, walk.in_runs, walk.entries) != tree[3:7]:
             raise Damaged("a tree has other pages than it says")
@@ -255,7 +266,7 @@ class _Pages:
     def _take(self, number: int, count: int, kind: int) -> bytes:
         """Read a page that must be of this kind, and take it."""
         self._claim(number, count)
-        page = os.pread(self._file, self._bytes, number * self._bytes)
+        page = _read(self._file, self._bytes, number * self._bytes)
         itself, flags = _PAGE.unpack_from(page)[:2]
         if itself != number or flags != kind:
             raise Damaged(f"page {number} has number {itself} and kind {flags}, not {kind}")
@@ -265,7 +276,7 @@ class _Pages:
         """Take the run of pages that begins with `number` and must have room for `size` bytes."""
         if number >= len(self._taken):
             raise Damaged(f"page {number} is not in the file")
-        head = os.pread(self._file, _HEADER, number * self._bytes)
+        head = _read(self._file, _HEADER, number * self._bytes)
         itself, flags, count = _RUN.unpack(head)
         if itself != number or flags != _IS_RUN or count * self._bytes < _HEADER + size:
             raise Damaged(f"page {number} does not begin a run for {size} bytes")
@@ -284,7 +295,7 @@ class _Pages:
 class _Walk:
     """What was met on the way through one tree; keys must ascend."""
 
-    def __init__(self, tree: _Tree, *, integers: bool) -> None:
+    def __init__(self, *, integers: bool) -> None:
         self._integers = integers
         self._least = (b"", 0)
         self.branches = self.leaves = self.in_runs = self.entries = 0
@@ -307,6 +318,19 @@ class _Walk:
         if len(key) != _NUMBER_BYTES:
             raise Damaged(f"page {number} has a key of {len(key)} bytes")
         return key[::-1]
+
+
+def _read(file: int, size: int, at: int) -> bytes:
+    """Read bytes that must be there; a sector that the disk cannot read is damage like any other."""
+    try:
+        data = os.pread(file, size, at)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise Damaged(f"the disk cannot read {size} bytes at {at}") from error
+    if len(data) < size:
+        raise Damaged(f"it ends within {size} bytes at {at}")
+    return data
 
 
 def _meta(page: bytes) -> _Meta:

@@ -15,7 +15,7 @@ import trio
 from ...errors import BanyanError, TierUnavailable
 from .lmdb_folder import DATA
 from .lmdb_open import Opened, is_full
-from .recency import ENTRY_BYTES, pack_changes
+from .recency import ENTRY_BYTES, RECORD_KEY_BYTES, pack_changes
 
 _GROUP_BYTES = 64 << 20
 _PIECE_BYTES = ENTRY_BYTES << 15
@@ -232,7 +232,7 @@ class Writer:
     def _append(self, txn: lmdb.Transaction, record: bytes) -> None:
         with txn.cursor(db=self._records) as cursor:
             last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
-            cursor.put((last + 1).to_bytes(8, "big"), record, append=True)
+            cursor.put((last + 1).to_bytes(RECORD_KEY_BYTES, "big"), record, append=True)
 
     def _sync(self) -> None:
         try:

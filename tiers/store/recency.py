@@ -17,6 +17,9 @@ _SLACK_ENTRIES = 65536
 ENTRY_BYTES = _ENTRY.size
 """Bytes of one entry: a record may be cut between any two."""
 
+RECORD_KEY_BYTES = 8
+"""Bytes of a record's key: its number, big-endian."""
+
 LARGEST_OBJECT = _GONE - 1
 """The most bytes that one object may have."""
 

@@ -67,7 +67,7 @@ class StoreIO:
     def __init__(
         self, store: Store, model: ModelSpec, l2: L2Bytes, layout: str, shard: str
     ) -> None:
-        for verb in ("exists", "get", "put", "delete", "statistics"):
+        for verb in ("exists", "get", "put", "delete"):
             if not callable(getattr(store, verb, None)):
                 raise ConfigError(f"{store!r} is no store: it has no method {verb!r}")
         self._store = store
