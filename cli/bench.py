@@ -99,7 +99,8 @@ def _show(console: Console, report: Report) -> None:
     machine = report.machine
     for line in lines(report, console.width):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(_goals(report.goals))
+    if report.goals:
+        console.print(_goals(report.goals))
     for note in report.notes:
         console.print(note, markup=False)
     console.print(
