@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import trio
 
 from ..actors import (
@@ -54,27 +55,16 @@ RULES: dict[str, type[TreeComponent]] = {
 }
 
 
-class Assembled:
+class Assembled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The running actors of a cache, and what the public face needs of them."""
 
-    def __init__(
-        self,
-        *,
-        system: ActorSystem,
-        cache: Ref[Any],
-        needed: tuple[Ref[Any], ...],
-        rules: tuple[TreeComponent, ...],
-        pools: DevicePools,
-        fences: Fences,
-        readings: Callable[[], Iterable[Reading]],
-    ) -> None:
-        self.system = system
-        self.cache = cache
-        self.needed = needed
-        self.rules = rules
-        self.readings = readings
-        self.pools = pools
-        self.fences = fences
+    system: ActorSystem
+    cache: Ref[Any]
+    needed: tuple[Ref[Any], ...]
+    rules: tuple[TreeComponent, ...]
+    pools: DevicePools
+    fences: Fences
+    readings: Callable[[], Iterable[Reading]]
 
 
 def make_rules(
@@ -162,7 +152,7 @@ async def assemble(
         parts: list[Part] = []
         for index, rule in enumerate(made):
             ref = await _spawn(system, make_actor(rule, policy), rule.name)
-            parts.append(Part(index, rule, ref))
+            parts.append(Part.of(index, rule, ref))
         pagers: dict[Tier, PageTier] = {Tier.L1: L1Tier(pools, fences)}
         tiers = {Tier.L1: await _spawn(system, pagers[Tier.L1], "l1")}
         store_ref: Ref[Any] | None = None
@@ -177,13 +167,13 @@ async def assemble(
         endpoints = Endpoints(made, chunk, sizes)
         controller = HybridCacheController(engine, store_ref, endpoints)
         below = await _spawn(system, controller, "controller")
-        wired = Parts(
+        wired = Parts.of(
+            tuple(parts),
+            tiers,
             page=model.page_size,
             chunk=chunk,
             tree=tree,
-            parts=tuple(parts),
-            tiers=tiers,
-            controller=below,
+            below=below,
             store=store_ref,
         )
         coordinator = UnifiedRadixCache(

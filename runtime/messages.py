@@ -65,7 +65,7 @@ class Acquire(Message[Acquired], frozen=True):
 
 
 class AcquireBatch(Message[tuple[Acquired, ...]], frozen=True):
-    """Lease for each request what L1 has now; none of them may `wait`. Answers a tuple of Acquired.
+    """Lease for each request what L1 has now; none of them may `wait`.
 
     `traces` are those of the requests, None where one is not sampled.
     """
@@ -100,16 +100,16 @@ class Extend(Message[Extended], frozen=True):
 class Windows(Message[tuple[int, ...]], frozen=True):
     """Ask where the tables of a lease begin: for one whose extend did not come to an end.
 
-    Answers the start of each component's table, as `Extended` does.
+    The answer is the start of each component's table, as in `Extended`.
     """
 
     lease: int
 
 
 class Snapshot(Message[int], frozen=True):
-    """Keep the working state of a component as the state at `at`, the extent. Answers the slot or -1.
+    """Keep the working state of a component as the state at `at`, the extent.
 
-    A state kept for that position before gives way to it.
+    The answer is the slot, or -1 where there is none. A state kept for that position before gives way to it.
     """
 
     lease: int
@@ -119,7 +119,7 @@ class Snapshot(Message[int], frozen=True):
 
 
 class Trim(Message[int], frozen=True):
-    """Give back the last `count` tokens of a lease's private room. Answers the extent."""
+    """Give back the last `count` tokens of a lease's private room; the answer is the extent."""
 
     lease: int
     count: int
@@ -148,7 +148,7 @@ class Publish(Message[Published], frozen=True):
 
 
 class Release(Message[bool], frozen=True):
-    """Give back all that a lease holds. Answers False where it was released before."""
+    """Give back all that a lease holds; the answer is False where it was released before."""
 
     lease: int
     fence: int = 0
@@ -186,7 +186,7 @@ class EvictReport(Reply, frozen=True):
 
 
 class EvictPages(Message[EvictReport], frozen=True):
-    """Evict unlocked payload of a component on a tier. Answers EvictReport."""
+    """Evict unlocked payload of a component on a tier."""
 
     component: str
     pages: int

@@ -32,7 +32,7 @@ class Backup(Copy):
     direction: ClassVar[str] = "l1_l2"
 
     async def copied(self, msg: m.Transferred) -> None:
-        """See `Copy`."""
+        """End it; what is on L2 now is due for a save."""
         await super().copied(msg)
         if msg.ok:
             self.backed()

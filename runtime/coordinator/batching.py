@@ -13,8 +13,6 @@ the way of a single acquire that does not wait, after everybody else.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from ...components import messages as c
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES
@@ -107,14 +105,11 @@ class Batching:
 
     async def _lease(self, entry: _Entry) -> LeaseRecord:
         """Register the lease of what was locked; where that is no good, to be given back."""
-        walked, boundary = entry.walked, entry.boundary
-        if not (entry.good and walked.path):
+        if not (entry.good and entry.walked.path):
             return self._book.new_lease(entry.msg, entry.shares)
-        anchor = walked.path[bisect_left(walked.ends, boundary)] if boundary else c.ROOT
-        full = boundary
-        if boundary < walked.ends[-1]:
-            full = await self._planner.alone(walked, host=False)
-        return self._book.new_lease(entry.msg, entry.shares, anchor, boundary, full)
+        return await self._claiming.lease_at(
+            entry.boundary, entry.msg, entry.shares, entry.walked, host=False
+        )
 
     async def _copy(self, part: Part, entries: list[_Entry], stream: int) -> None:
         """Copy all states that were found, in one go, if that many slots are free."""
@@ -135,7 +130,7 @@ class Batching:
             entry.shares[index].slot = slots[number * PAGE_ID_BYTES : (number + 1) * PAGE_ID_BYTES]
 
     async def _finish(self, entry: _Entry, record: LeaseRecord) -> m.Acquired:
-        """Answer one request, by the way of a single acquire where the batch could not serve it."""
+        """Return the lease of one request: of a single acquire, where the batch could not serve it."""
         if entry.good:
             return self._claiming.answer(record)
         await self._book.give_back(record)

@@ -59,7 +59,7 @@ class Claiming:
     ) -> tuple[LeaseRecord, Lacking]:
         """Let the components agree on a boundary and lock what it needs, one message each.
 
-        Answers the lease of it, and what of that L1 lacks. Who is asked first is most likely to
+        Returns the lease of it, and what of that L1 lacks. Who is asked first is most likely to
         lower the boundary: states stand far apart, windows may have holes, and FULL is there
         wherever they are. When somebody lowers what others have locked already, all of it is taken
         back and asked anew.
@@ -102,9 +102,24 @@ class Claiming:
                 path, ends, partial = walked.path, walked.ends, walked.partial
         if boundary == end:
             return self._book.new_lease(msg, shares, path[-1], end, end), lacking
+        return await self.lease_at(boundary, msg, shares, walked, host=host), lacking
+
+    async def lease_at(
+        self,
+        boundary: int,
+        msg: m.Acquire,
+        shares: tuple[Share, ...],
+        walked: c.Walked,
+        *,
+        host: bool,
+    ) -> LeaseRecord:
+        """Register the lease of what was locked up to a boundary of a walk, the end of a node."""
+        path, ends = walked.path, walked.ends
         anchor = path[bisect_left(ends, boundary)] if boundary else c.ROOT
-        full = await self._planner.alone(walked, host=host)
-        return self._book.new_lease(msg, shares, anchor, boundary, full), lacking
+        full = boundary
+        if boundary < ends[-1]:
+            full = await self._planner.alone(walked, host=host)
+        return self._book.new_lease(msg, shares, anchor, boundary, full)
 
     @staticmethod
     async def _unlock(shares: tuple[Share, ...]) -> None:
@@ -159,7 +174,7 @@ class Claiming:
 
     @staticmethod
     def answer(record: LeaseRecord) -> m.Acquired:
-        """Answer a lease whose states are copied: its page tables and slots."""
+        """Return a lease whose states are copied: its page tables and slots."""
         starts: list[int] = []
         pages: list[bytes] = []
         for share in record.shares:

@@ -26,7 +26,7 @@ class Copy(Transfer):
         self.pages = 0
 
     def split(self, node: int, upper: int) -> None:
-        """See `Transfer`."""
+        """Bring the FULL of a node's upper half too, where it brings that of the node."""
         if node in self.nodes:
             self.nodes = (upper, *self.nodes)
 

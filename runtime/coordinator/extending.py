@@ -28,7 +28,7 @@ class ExtendFlight(Flight, eq=False):
     msg: m.Extend
 
     async def try_again(self) -> bool:
-        """See `Waiter`."""
+        """Take the room, if it is there now; whether it waits no longer."""
         if not self.by.is_live(self.record):
             self.refuse(StaleLease(self.record.id))
             return True
@@ -39,7 +39,7 @@ class ExtendFlight(Flight, eq=False):
         return True
 
     async def give_up(self) -> bool:
-        """See `Waiter`: it is refused, and may release what its lease holds."""
+        """Be refused; whether its lease holds anything that a release would give to others."""
         shortage, _ = await self.by.shortage(self.record, self.msg.count)
         self.refuse(shortage)
         return self.record.holds
@@ -112,7 +112,7 @@ class Extending:
         return record.id in self._leases
 
     def _want(self, record: LeaseRecord, count: int) -> tuple[tuple[str, int], ...]:
-        """Answer what each component needs for so many tokens more; empty where none needs any."""
+        """Return what each component needs for so many tokens more; empty where none needs any."""
         page, last = self._page, record.extent - 1
         pages = (last + count) // page - last // page
         want = [(name, pages) for name in self._names]
@@ -177,7 +177,7 @@ class Extending:
         return int.from_bytes(slot, "little")
 
     async def trim(self, record: LeaseRecord, count: int) -> int:
-        """Give back the room of the last tokens, none of them computed; answer the extent."""
+        """Give back the room of the last tokens, none of them computed; return the extent."""
         extent = record.extent - count
         floor = max(record.published, record.computed)
         if count < 0 or extent < floor:

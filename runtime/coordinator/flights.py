@@ -29,11 +29,11 @@ class Flight(msgspec.Struct, eq=False, kw_only=True):
         table[token] = self
 
     def answer(self, value: Any) -> None:
-        """Answer; the flight is over."""
+        """Give the answer; the flight is over."""
         self._land().reply(value)
 
     def refuse(self, error: BanyanError) -> None:
-        """Answer with an error; the flight is over."""
+        """Refuse with an error; the flight is over."""
         self._land().fail(error)
 
     def _land(self) -> ReplyToken:

@@ -83,7 +83,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
         del self.generated[max(0, position * TOKEN_BYTES - len(self.prompt)) :]
 
     def key(self, start: int, end: int) -> bytes:
-        """Answer the packed tokens [start, end)."""
+        """Return the packed tokens [start, end)."""
         prompt = len(self.prompt)
         low, high = start * TOKEN_BYTES, end * TOKEN_BYTES
         if high <= prompt:

@@ -92,7 +92,7 @@ class Planner:
         return Peeked(lower.boundary, device.boundary, lower.full)
 
     async def explain(self, msg: Explain) -> tuple[Verdict, ...]:
-        """Answer, per component on its own, how far it would go and what stops it."""
+        """Return, per component on its own, how far it would go and what stops it."""
         limit = reusable_tokens(msg.tokens, self._parts.page)
         walked = await self._parts.tree.ask(self.walk_of(msg))
         end = walked.ends[-1] if walked.ends else 0

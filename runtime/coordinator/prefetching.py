@@ -1,10 +1,9 @@
 """Prefetching: bring to L2 what a prompt could reuse out of the store.
 
 searching --> fetching --> over: grafted
-|  |  ^       `-------> over: nothing that came is of use
-|  |  '--- queued       room on L2 is only coming; at most `store_timeout`
-|  `---------'   `----> over: no room
-`---------------------> over: nothing there, nobody waits any more, no room
+   |  |   ^       `------> over: nothing that came is of use
+   |  `-> queued           room on L2 is only coming: until a transfer ends, at most `timeout`
+   `----------'----------> over: nothing there, nobody waits any more, no room
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ class Prefetch(Transfer):
         await by.parts.below.ask(m.Fetch(self.id, self.items))
 
     def leave(self, flight: AcquireFlight) -> None:
-        """See `Transfer`: for nobody it waits no longer."""
+        """Let an acquire wait for it no longer; for nobody it does not wait for room."""
         super().leave(flight)
         if not self.waiting and self in self._by.queued:
             self.end("abandoned")

@@ -29,7 +29,7 @@ class Promote(Copy):
     direction: ClassVar[str] = "l2_l1"
 
     async def copied(self, msg: m.Transferred) -> None:
-        """See `Copy`."""
+        """End it, and report that for each sampled request that waits for it."""
         self.report(PromoteDone, pages=self.pages, error=msg.error)
         await super().copied(msg)
 

@@ -114,7 +114,7 @@ class Publishing:
         return await self._splitter.cut(walked, owns, stands, record.published)
 
     def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:
-        """Answer where new nodes for tokens from `start` to `upto` are cut."""
+        """Return where new nodes for tokens from `start` to `upto` are cut."""
         page = self._parts.page
         cuts: set[int] = set()
         for share in record.shares:

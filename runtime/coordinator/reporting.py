@@ -20,11 +20,11 @@ class Reporter:
         self._actor = actor
 
     def begin(self) -> int:
-        """Answer when the work begins (ns), or 0 where the request being handled is not sampled."""
+        """Return when the work begins (ns), or 0 where the request being handled is not sampled."""
         return time.time_ns() if self._actor.trace is not None else 0
 
     def now(self) -> int:
-        """Answer the time (ns) for work that may turn out to be sampled."""
+        """Return the time (ns) for work that may turn out to be sampled."""
         return time.time_ns()
 
     def done(

@@ -207,7 +207,7 @@ class UnifiedRadixCache(Coordinator):
 
     @handles(m.Windows)
     async def windows(self, msg: m.Windows) -> tuple[int, ...]:
-        """Answer where the tables of a lease begin."""
+        """Return where the tables of a lease begin."""
         return self._extending.starts(self._leases[msg.lease])
 
     @handles(m.Snapshot)
@@ -217,7 +217,7 @@ class UnifiedRadixCache(Coordinator):
 
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
-        """Give back private room that was not used; answer the extent."""
+        """Give back private room that was not used; return the extent."""
         if msg.fence:
             self._room.captured(msg.fence)
         return await self._extending.trim(self._leases[msg.lease], msg.count)
@@ -323,12 +323,12 @@ class UnifiedRadixCache(Coordinator):
 
     @handles(m.Peek)
     async def peek(self, msg: m.Peek) -> m.Peeked:
-        """Answer how much could be reused; change nothing."""
+        """Return how much could be reused; change nothing."""
         return await self._planner.peek(msg)
 
     @handles(m.Explain)
     async def explain(self, msg: m.Explain) -> tuple[Verdict, ...]:
-        """Answer what each component says of a prompt."""
+        """Return what each component says of a prompt."""
         return await self._planner.explain(msg)
 
     @handles(m.EvictPages)
@@ -341,7 +341,7 @@ class UnifiedRadixCache(Coordinator):
 
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
-        """Answer when nothing is in flight between tiers, nor due."""
+        """Reply when nothing is in flight between tiers, nor due."""
         if not self._transfers.quiet():
             self._settling[self.defer()] = None
             self._stir()
@@ -353,5 +353,5 @@ class UnifiedRadixCache(Coordinator):
 
     @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:
-        """Answer all bookkeeping at this moment."""
+        """Return all bookkeeping at this moment."""
         return await gather(self._parts, tuple(self._leases.values()), self._prefetching.staged())
