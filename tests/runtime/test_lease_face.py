@@ -7,6 +7,7 @@ import trio
 from banyankv import (
     CacheConfig,
     Closed,
+    ConfigError,
     ModelSpec,
     NoCapacity,
     PagedSpec,
@@ -115,7 +116,7 @@ async def test_a_release_never_raises_for_what_happened_to_the_cache(dispatch):
 async def test_a_wrong_argument_of_release_releases_nothing(dispatch):
     async with open_cache(config(dispatch)) as cache:
         lease = await cache.acquire([1, 2])
-        with pytest.raises(Exception, match="stream"):
+        with pytest.raises(ConfigError, match="stream"):
             await lease.release(stream="x")
         await lease.extend(2)
         await lease.release()

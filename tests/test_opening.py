@@ -1,39 +1,61 @@
-"""A cache that is cancelled or interrupted anywhere in its opening or closing gives everything back."""
+"""A system or a cache that is cancelled or interrupted anywhere in its opening or closing is gone then."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from banyankv import CacheConfig, ModelSpec, PagedSpec, StoreConfig, open_cache
+from banyankv.actors import Actor, ChildSpec, SupervisorSpec, open_system
 from banyankv.tiers.store.lmdb_store import LmdbStore
 
 MOST = 200
 """More checkpoints than opening and closing have: a sweep must come to its end."""
 
 
-def config_of(folder: Path, dispatch: str) -> CacheConfig:
-    model = ModelSpec(name="m", components=(PagedSpec(name="full"),), page_size=2)
+Use = Callable[[], Awaitable[None]]
+
+
+class Idle(Actor):
+    """An actor that has nothing to do."""
+
+
+async def use_system(dispatch: str) -> None:
+    async with open_system("t", dispatch=dispatch) as system:
+        await system.spawn(Idle, name="one")
+        await system.start_children(
+            SupervisorSpec(name="below", children=(ChildSpec(factory=Idle, name="two"),))
+        )
+        await trio.lowlevel.checkpoint()
+
+
+async def use_cache(folder: Path, dispatch: str) -> None:
     room = {"full": 8}
-    return CacheConfig(
-        model=model,
+    config = CacheConfig(
+        model=ModelSpec(name="m", components=(PagedSpec(name="full"),), page_size=2),
         l1=room,
         l2=room,
         store=StoreConfig(path=str(folder), max_bytes=1 << 20),
         dispatch=dispatch,
     )
-
-
-async def open_use_and_close(config: CacheConfig) -> None:
     async with open_cache(config) as cache:
         async with await cache.acquire([1, 2]) as lease:
             await lease.extend(2)
             await lease.publish()
         await cache.settle()
+
+
+@pytest.fixture(params=["system", "cache"])
+def use(request: pytest.FixtureRequest, tmp_path: Path, dispatch: str) -> Use:
+    """Open, use and close a system, or a cache on a folder."""
+    if request.param == "system":
+        return partial(use_system, dispatch)
+    return partial(use_cache, tmp_path / "store", dispatch)
 
 
 class At(trio.abc.Instrument):
@@ -55,47 +77,44 @@ def left_over() -> tuple[int, list[str]]:
     return trio.lowlevel.current_statistics().tasks_living, sorted(threads)
 
 
-async def test_cancelled_at_each_checkpoint(tmp_path: Path, dispatch: str) -> None:
-    config = config_of(tmp_path / "store", dispatch)
-    await open_use_and_close(config)
+async def test_cancelled_at_each_checkpoint(use: Use) -> None:
+    await use()
     before = left_over()
     for step in range(1, MOST):
         with trio.CancelScope() as scope:
             at = At(trio.lowlevel.current_task(), step, scope.cancel)
             trio.lowlevel.add_instrument(at)
             try:
-                await open_use_and_close(config)
+                await use()
             finally:
                 trio.lowlevel.remove_instrument(at)
         assert left_over() == before, step
-        await open_use_and_close(config)  # the folder is free again
+        await use()  # nothing stands in the way, such as a locked folder
         if not scope.cancel_called:
             return
     raise AssertionError("the sweep did not end")
 
 
-async def test_cancelled_before_it_opens(tmp_path: Path, dispatch: str) -> None:
-    config = config_of(tmp_path / "store", dispatch)
+async def test_cancelled_before_it_opens(use: Use) -> None:
     before = left_over()
     with trio.CancelScope() as scope:
         scope.cancel()
-        await open_use_and_close(config)
+        await use()
     assert left_over() == before
     assert scope.cancelled_caught
-    await open_use_and_close(config)
+    await use()
 
 
-async def test_a_sibling_fails_while_it_opens(tmp_path: Path, dispatch: str) -> None:
-    config = config_of(tmp_path / "store", dispatch)
+async def test_a_sibling_fails_while_it_opens(use: Use) -> None:
 
     async def fail() -> None:
         raise ValueError("no")
 
     with pytest.RaisesGroup(ValueError):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(open_use_and_close, config)
+            nursery.start_soon(use)
             nursery.start_soon(fail)
-    await open_use_and_close(config)
+    await use()
 
 
 @pytest.fixture
@@ -107,17 +126,16 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupted_at_each_checkpoint(tmp_path: Path, dispatch: str) -> None:
-    config = config_of(tmp_path / "store", dispatch)
+def test_interrupted_at_each_checkpoint(use: Use) -> None:
     for step in range(1, MOST):
-        sent = interrupted_at(step, config)
-        trio.run(open_use_and_close, config)
+        sent = interrupted_at(step, use)
+        trio.run(use)
         if not sent:
             return
     raise AssertionError("the sweep did not end")
 
 
-def interrupted_at(step: int, config: CacheConfig) -> bool:
+def interrupted_at(step: int, use: Use) -> bool:
     sent = False
 
     def interrupt() -> None:
@@ -127,7 +145,7 @@ def interrupted_at(step: int, config: CacheConfig) -> bool:
 
     async def main() -> None:
         trio.lowlevel.add_instrument(At(trio.lowlevel.current_task(), step, interrupt))
-        await open_use_and_close(config)
+        await use()
 
     try:
         trio.run(main)
@@ -141,7 +159,7 @@ def test_interrupted_while_no_checkpoint_is_near(
     tmp_path: Path, dispatch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interrupt is pending when the store is to be closed, which begins with a checkpoint."""
-    config = config_of(tmp_path / "store", dispatch)
+    use = partial(use_cache, tmp_path / "store", dispatch)
     aclose = LmdbStore.aclose
 
     @trio.lowlevel.enable_ki_protection
@@ -152,5 +170,5 @@ def test_interrupted_while_no_checkpoint_is_near(
     with monkeypatch.context() as patch:
         patch.setattr(LmdbStore, "aclose", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            trio.run(open_use_and_close, config)
-    trio.run(open_use_and_close, config)
+            trio.run(use)
+    trio.run(use)
