@@ -11,11 +11,16 @@ import pprint
 
 import pytest
 
-from .hunt import fault_of, play, shortest
+from .hunt import fault_of, shortest
 from .script import LOWER, MODELS, script_of
 
 HISTORIES = int(os.environ.get("BANYANKV_HISTORIES", "240"))
-CACHES = ["+".join(("full", *model, *lower)) for model in MODELS for lower in LOWER]
+CACHES = [
+    "+".join(("full", *model, *lower))
+    for model in MODELS
+    for lower in LOWER
+    if not ("store" in lower and "sink" in model)  # a store refuses rules with several ranges
+]
 
 
 @pytest.mark.timeout(600 + HISTORIES)
@@ -25,8 +30,7 @@ def test_random_histories(kinds: str) -> None:
     first = CACHES.index(kinds)
     for seed in range(first, HISTORIES, len(CACHES)):
         script = script_of(seed, kinds)
-        if fault_of(script):
+        fault = fault_of(script)
+        if fault:
             small = shortest(script)
-            print(f"seed {seed}, as short as it gets:\n{pprint.pformat(small)}")
-            play(small)
-            play(script)
+            pytest.fail(f"seed {seed}: {fault}\nas short as it gets:\n{pprint.pformat(small)}")
