@@ -1,6 +1,7 @@
 """The actor kernel: supervised actors on trio whose messages are direct calls where they can be."""
 
 from .actor import Actor, Coordinator, Down, Leaf, handles
+from .context import protected_context
 from .dead_letters import DeadLetter, Reason
 from .faults import (
     Fault,
@@ -51,5 +52,6 @@ __all__ = [
     "Trace",
     "handles",
     "open_system",
+    "protected_context",
     "read_journal",
 ]

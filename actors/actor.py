@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .system import ActorSystem
 
 Answer = TypeVar("Answer")
-Self = TypeVar("Self")
-Kind = TypeVar("Kind")
+ActorT = TypeVar("ActorT")
+MessageT = TypeVar("MessageT")
 
 
 class Handles(Protocol[Answer]):
@@ -32,23 +32,23 @@ class Handles(Protocol[Answer]):
 
     @overload
     def __call__(
-        self, method: Callable[[Self, Kind], Coroutine[Any, Any, Answer]], /
-    ) -> Callable[[Self, Kind], Coroutine[Any, Any, Answer]]: ...
+        self, method: Callable[[ActorT, MessageT], Coroutine[Any, Any, Answer]], /
+    ) -> Callable[[ActorT, MessageT], Coroutine[Any, Any, Answer]]: ...
 
     @overload
     def __call__(
-        self, method: Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]], /
-    ) -> Callable[[Self, Kind], Coroutine[Any, Any, Answer | None]]: ...
+        self, method: Callable[[ActorT, MessageT], Coroutine[Any, Any, Answer | None]], /
+    ) -> Callable[[ActorT, MessageT], Coroutine[Any, Any, Answer | None]]: ...
 
     @overload
     def __call__(
-        self, method: Callable[[Self, Kind], Answer], /
-    ) -> Callable[[Self, Kind], Answer]: ...
+        self, method: Callable[[ActorT, MessageT], Answer], /
+    ) -> Callable[[ActorT, MessageT], Answer]: ...
 
     @overload
     def __call__(
-        self, method: Callable[[Self, Kind], Answer | None], /
-    ) -> Callable[[Self, Kind], Answer | None]: ...
+        self, method: Callable[[ActorT, MessageT], Answer | None], /
+    ) -> Callable[[ActorT, MessageT], Answer | None]: ...
 
 
 _MARK = "__handles__"
@@ -56,8 +56,8 @@ _MARK = "__handles__"
 
 def handles(kind: type[Message[Answer]]) -> Handles[Answer]:
     """Mark a method as the handler of one message type."""
-    if not isinstance(kind, type):
-        raise ConfigError(f"@handles wants a message type, not {kind!r}")
+    if not (isinstance(kind, type) and issubclass(kind, Message)):
+        raise ConfigError(f"@handles wants a type of messages, derived from Message, not {kind!r}")
 
     def mark(method: Any) -> Any:
         setattr(method, _MARK, kind)
@@ -101,14 +101,14 @@ class Actor:
                 raise ConfigError(
                     f"{cls.__qualname__} handles {kind.__qualname__} twice: {own[kind]} and {name}"
                 )
-            cls._check_handler(name, method)
+            cls._check_handler(method)
             own[kind] = name
         cls.handlers.update(own)
 
     @classmethod
-    def _check_handler(cls, name: str, _method: Any) -> None:
+    def _check_handler(cls, method: Any) -> None:
         raise ConfigError(
-            f"{cls.__qualname__}.{name}: derive from Leaf or Coordinator to handle messages"
+            f"{method.__qualname__}: derive from Leaf or Coordinator to handle messages"
         )
 
     # -- what handlers use ------------------------------------------------------------------------
@@ -191,10 +191,10 @@ class Leaf(Actor):
     """An actor whose handlers are plain methods: each message is one step, with no await in it."""
 
     @classmethod
-    def _check_handler(cls, name: str, _method: Any) -> None:
-        if inspect.iscoroutinefunction(_method):
+    def _check_handler(cls, method: Any) -> None:
+        if inspect.iscoroutinefunction(method):
             raise ConfigError(
-                f"{cls.__qualname__}.{name} is an async def: a leaf's handler is a plain method; "
+                f"{method.__qualname__} is an async def: a leaf's handler is a plain method; "
                 f"derive from Coordinator for operations"
             )
 
@@ -209,9 +209,9 @@ class Coordinator(Actor):
         """Run as the last part of every operation that returned or refused, while `restless`."""
 
     @classmethod
-    def _check_handler(cls, name: str, _method: Any) -> None:
-        if not inspect.iscoroutinefunction(_method):
+    def _check_handler(cls, method: Any) -> None:
+        if not inspect.iscoroutinefunction(method):
             raise ConfigError(
-                f"{cls.__qualname__}.{name} is a plain method: a coordinator's handler is an "
+                f"{method.__qualname__} is a plain method: a coordinator's handler is an "
                 f"async def; derive from Leaf for steps"
             )

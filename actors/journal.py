@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import io
 import math
 import struct
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ _OPAQUE = 2
 _HEAD = struct.Struct(">IB")
 
 
-class Kind(enum.StrEnum):
+class RecordKind(enum.StrEnum):
     """What a record tells."""
 
     ASK = "ask"
@@ -46,14 +47,13 @@ class Kind(enum.StrEnum):
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """One message, answer or departure. Times are microseconds since the system was opened.
 
-    `sender` is empty for a message from outside the system: only those are delivered again by a replay.
-    `of` is the `seq` of the message that an answer or departure belongs to, 0 for a message. `deadline`
-    is -1 where there is none.
+    `sender` is empty for a message from outside the system. `of` is the `seq` of the message that an
+    answer or departure belongs to, 0 for a message. `deadline` is -1 where there is none.
     """
 
     seq: int
     at: int
-    kind: Kind
+    kind: RecordKind
     sender: str
     receiver: str
     type: str
@@ -64,22 +64,24 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Journal:
-    """Collects a system's records in memory, and writes them to a file where one is given."""
+    """Writes a system's records to a file; where none is given, to memory, to be read by `bytes`."""
 
     def __init__(self, file: BinaryIO | None = None) -> None:
-        self._file = file
-        self._parts: list[bytes] = []
+        self._memory = io.BytesIO() if file is None else None
+        self._file = file or self._memory
         self._known: set[bytes] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._opened = -math.inf
         self.records = 0
-        self._write(MAGIC + bytes([VERSION]))
+        self._file.write(MAGIC + bytes([VERSION]))
 
     def __repr__(self) -> str:
         return f"<Journal of {self.records} records>"
 
     def __bytes__(self) -> bytes:
-        return b"".join(self._parts)
+        if self._memory is None:
+            raise ConfigError("this journal is in its file")
+        return self._memory.getvalue()
 
     def begin(self) -> None:
         """Count time from now. Raises ConfigError when the journal is another system's already."""
@@ -89,7 +91,7 @@ class Journal:
 
     def message(
         self,
-        kind: Kind,
+        kind: RecordKind,
         sender: str,
         receiver: str,
         msg: Any,
@@ -109,7 +111,9 @@ class Journal:
         name = type_name(type(msg))
         return self._append(kind, sender, receiver, name, of=0, limit=limit, trace=trace, body=body)
 
-    def outcome(self, kind: Kind, receiver: str, of: int, value: Any, *, sender: str = "") -> None:
+    def outcome(
+        self, kind: RecordKind, receiver: str, of: int, value: Any, *, sender: str = ""
+    ) -> None:
         """Record what became of a message. An answer that is not of plain values leaves its type only."""
         try:
             body = self._plain(msgspec.to_builtins(value, builtin_types=(bytes,)))
@@ -120,7 +124,7 @@ class Journal:
 
     def _append(
         self,
-        kind: Kind,
+        kind: RecordKind,
         sender: str,
         receiver: str,
         name: str,
@@ -157,12 +161,7 @@ class Journal:
         return msgspec.msgpack.Ext(_BLOB, digest)
 
     def _frame(self, kind: bytes, body: bytes) -> None:
-        self._write(_HEAD.pack(len(body), kind[0]) + body)
-
-    def _write(self, data: bytes) -> None:
-        self._parts.append(data)
-        if self._file is not None:
-            self._file.write(data)
+        self._file.write(_HEAD.pack(len(body), kind[0]) + body)
 
 
 def type_name(kind: type) -> str:

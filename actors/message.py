@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ class Message(msgspec.Struct, Generic[Answer_co], frozen=True, gc=False):
     One that nobody waits for is a `Message[None]`. Without `gc` the garbage collector never looks at
     one, so fields hold plain values: no cycles.
     """
+
+    withdrawable: ClassVar[bool] = True
+    """Whether it is taken back where its asker leaves while it is queued; else it is handled then too."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

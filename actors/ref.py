@@ -87,10 +87,10 @@ class Ref(Cell, Generic[A_co]):
         """Have a message handled and return its answer: at once where `call` can, else waiting.
 
         `deadline` is a trio time; nested asks inherit it, and `trace`. It is no checkpoint where the
-        message runs at once. A queued message is withdrawn when its asker is cancelled or its deadline
-        passes; from when it is begun the asker waits for the end, shielded; a deferred reply may be
-        left again, and the actor is told. Where the mailbox is full it waits for room. Raises
-        DeadlineExceeded, and otherwise what `call` raises but WouldWait.
+        message runs at once. A queued message is withdrawn (if it is `withdrawable`) when its asker is
+        cancelled or its deadline passes; from when it is begun the asker waits for the end, shielded;
+        a deferred reply may be left again, and the actor is told. Where the mailbox is full the
+        message waits for room. Raises DeadlineExceeded, and otherwise what `call` raises but WouldWait.
         """
         answer: Answer
         if self.gate or trace is not None or deadline is not None:

@@ -154,7 +154,7 @@ class ReplyToken:
         self.left = True
         if self.seq:
             self.cell.system.watch.left(self)
-        if self.phase is Phase.QUEUED and self.envelope is not None:
+        if self.phase is Phase.QUEUED and self.envelope is not None and self.msg.withdrawable:
             self.phase = Phase.ANSWERED
             self.cell.withdraw(self.envelope)
         elif self.phase is Phase.DEFERRED:
@@ -201,7 +201,7 @@ class ReplyToken:
 
     def _withdrawn(self, reason: Reason) -> None:
         # still queued when its asker left: the message itself is dead
-        if self.phase is Phase.ANSWERED:
+        if self.phase is Phase.ANSWERED and self.msg.withdrawable:
             self.cell.system.dead_letters.add(reason, self.cell.path, self.msg, self.trace)
 
     async def _sleep(self, until: Phase = Phase.ANSWERED) -> None:

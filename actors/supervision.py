@@ -61,7 +61,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         """Return the wait before the restart that follows `recent` others."""
         # the exponent is capped because a float overflows long after `most` is reached
         base = min(self.first * self.factor ** min(recent, 64), self.most)
-        # whole microseconds, as the journal's times: a replay then meets the same ones
+        # whole microseconds, as the journal's times
         return round(base * (1 + self.jitter * rng.random()), 6)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import math
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -14,6 +13,7 @@ import trio
 from ..errors import ActorStopped, Closed, ConfigError, MailboxFull
 from .actor import Actor
 from .cell import Cell
+from .context import protected_context
 from .dead_letters import DeadLetters
 from .faults import FaultPlan, Faults
 from .introspection import SystemStatistics, TreeNode, system_statistics, system_tree
@@ -273,8 +273,7 @@ class ActorSystem:
         return system_statistics(self)
 
 
-@asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+@protected_context
 async def open_system(
     name: str,
     *,

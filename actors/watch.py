@@ -17,7 +17,7 @@ from .cell import Cell
 from .dead_letters import Reason
 from .envelope import Envelope
 from .faults import FaultAction, FaultKind, Faults, InjectedCrash, InjectedFault
-from .journal import Journal, Kind
+from .journal import Journal, RecordKind
 from .observer import Hop, Observer
 from .reply import Phase, ReplyToken
 
@@ -59,7 +59,7 @@ class Watch:
     ) -> Any:
         """Ask, as `dispatch.begin` does."""
         sender = self.sender()
-        seq = self._sent(Kind.ASK, sender, cell, msg, trace=trace, deadline=given)
+        seq = self._sent(RecordKind.ASK, sender, cell, msg, trace=trace, deadline=given)
         try:
             action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
             lost = self._lost(cell, msg, action, trace, deadline)
@@ -84,7 +84,7 @@ class Watch:
         """Call, as `dispatch.call` does on an actor that is free."""
         sender = self.sender()
         deadline = self._system.deadline
-        seq = self._sent(Kind.CALL, sender, cell, msg, trace=trace, deadline=math.inf)
+        seq = self._sent(RecordKind.CALL, sender, cell, msg, trace=trace, deadline=math.inf)
         try:
             action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
             if action is not None and action.what is FaultKind.DELAY:
@@ -103,7 +103,7 @@ class Watch:
         """Tell, as `dispatch.post` does."""
         msg = envelope.msg
         sender = self.sender()
-        kind = Kind.CONTROL if envelope.control else Kind.TELL
+        kind = RecordKind.CONTROL if envelope.control else RecordKind.TELL
         seq = self._sent(kind, sender, cell, msg, trace=envelope.trace, deadline=math.inf)
         action = self._faults.at_edge(sender, cell.path, type(msg).__name__)
         if action is not None and action.what is FaultKind.FAIL:
@@ -231,7 +231,7 @@ class Watch:
 
     def _sent(
         self,
-        kind: Kind,
+        kind: RecordKind,
         sender: str,
         cell: Cell,
         msg: Any,
@@ -261,14 +261,14 @@ class Watch:
         """Record that an asker left."""
         if self._journal is not None:
             sender = self.sender()
-            self._journal.outcome(Kind.LEFT, reply.cell.path, reply.seq, None, sender=sender)
+            self._journal.outcome(RecordKind.LEFT, reply.cell.path, reply.seq, None, sender=sender)
 
     def _outcome(self, seq: int, cell: Cell, value: Any, error: BaseException | None) -> None:
         if self._journal is None or not seq:
             return
         if error is None:
-            self._journal.outcome(Kind.ANSWERED, cell.path, seq, value, sender=cell.path)
+            self._journal.outcome(RecordKind.ANSWERED, cell.path, seq, value, sender=cell.path)
             return
-        kind = Kind.CRASHED if isinstance(error, ActorCrashed) else Kind.REFUSED
+        kind = RecordKind.CRASHED if isinstance(error, ActorCrashed) else RecordKind.REFUSED
         name = type(error).__name__
         self._journal.outcome(kind, cell.path, seq, f"{name}: {error}", sender=cell.path)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..actors import FaultPlan, Journal
+from ..actors import FaultPlan, Journal, protected_context
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ConfigError, WouldWait
@@ -62,6 +61,7 @@ class Cache:
 
     # -- requests -------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def acquire(
         self,
         tokens: Tokens,
@@ -97,6 +97,7 @@ class Cache:
         request.leased()
         return Lease(self._port, acquired, count, request)
 
+    @trio.lowlevel.enable_ki_protection
     def try_acquire(
         self,
         tokens: Tokens,
@@ -129,6 +130,7 @@ class Cache:
         request.leased()
         return Lease(self._port, acquired, count, request)
 
+    @trio.lowlevel.enable_ki_protection
     async def acquire_batch(
         self,
         prompts: Sequence[Tokens],
@@ -232,8 +234,7 @@ class Cache:
 _FLUSH_PAGES = 256
 
 
-@asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+@protected_context
 async def open_cache(
     config: CacheConfig,
     *,

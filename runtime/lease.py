@@ -7,6 +7,8 @@ import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import trio
+
 from ..errors import (
     ActorCrashed,
     ActorStopped,
@@ -73,6 +75,7 @@ class Lease:
     async def __aenter__(self) -> Self:
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -108,6 +111,7 @@ class Lease:
         self._require_live()
         return self._port.index(component, snapshot=snapshot)
 
+    @trio.lowlevel.enable_ki_protection
     async def extend(
         self, count: int, *, deadline: float | None = None, stream: int | None = None
     ) -> None:
@@ -160,6 +164,7 @@ class Lease:
         self._appended += packed
         self.known += len(packed) // TOKEN_BYTES
 
+    @trio.lowlevel.enable_ki_protection
     async def snapshot(
         self, component: str = "mamba", *, at: int, stream: int | None = None
     ) -> int | None:
@@ -178,6 +183,7 @@ class Lease:
         )
         return None if slot < 0 else slot
 
+    @trio.lowlevel.enable_ki_protection
     async def trim(self, count: int, *, stream: int | None = None) -> None:
         """Give back the last `count` tokens' room, and all ids told behind what is left: rejected drafts.
 
@@ -206,6 +212,7 @@ class Lease:
             del self._appended[max(0, len(self._appended) - surplus) :]
             self.known = known
 
+    @trio.lowlevel.enable_ki_protection
     async def publish(self, upto: int | None = None, *, stream: int | None = None) -> int:
         """Hand computed pages up to `upto` (floored to a page) over; return the length reached.
 
@@ -229,6 +236,7 @@ class Lease:
             self._tables[index].patch(position, pages, port.page_size)
         return published.length
 
+    @trio.lowlevel.enable_ki_protection
     async def release(self, *, stream: int | None = None) -> None:
         """Give back everything; idempotent, and not cancelled half-way.
 

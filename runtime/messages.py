@@ -150,6 +150,7 @@ class Publish(Message[Published], frozen=True):
 class Release(Message[bool], frozen=True):
     """Give back all that a lease holds; the answer is False where it was released before."""
 
+    withdrawable = False
     lease: int
     fence: int = 0
 

@@ -16,7 +16,7 @@ def check_law(law: Law, rule: Rule, examples: int | None = None) -> None:
     """
 
     @settings(
-        max_examples=settings.default.max_examples if examples is None else examples,
+        settings() if examples is None else settings(max_examples=examples),
         deadline=None,
         database=None,
         report_multiple_bugs=False,  # several would be an exception group, which is no AssertionError

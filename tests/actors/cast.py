@@ -4,64 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import trio
-from banyankv.actors import Actor, Coordinator, Down, Fact, Hop, Leaf, Ref, ReplyToken, handles
+from banyankv.actors import (
+    Actor,
+    Coordinator,
+    Down,
+    Fact,
+    Hop,
+    Leaf,
+    Message,
+    Ref,
+    ReplyToken,
+    handles,
+)
 from banyankv.errors import ConfigError
 
 
-class Add(msgspec.Struct, frozen=True, gc=False):
+class Add(Message[int], frozen=True):
     n: int = 1
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Message[int], frozen=True):
     """Written down in order; a pair of writer and number."""
 
     who: int
     number: int
 
 
-class Blob(msgspec.Struct, frozen=True):
+class Blob(Message[bytes], frozen=True):
     data: bytes
 
 
-class Refuse(msgspec.Struct, frozen=True):
+class Refuse(Message[None], frozen=True):
     pass
 
 
-class Boom(msgspec.Struct, frozen=True):
+class Boom(Message[None], frozen=True):
     pass
 
 
-class Later(msgspec.Struct, frozen=True):
+class Later(Message[int], frozen=True):
     """Answered by a later Answer."""
 
     who: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(Message[int | None], frozen=True):
     value: int = 0
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(Message[int], frozen=True):
     """Answered by a child task after some seconds."""
 
     seconds: float
 
 
-class Worked(msgspec.Struct, frozen=True):
+class Worked(Message[None], frozen=True):
     id: int
 
 
-class Who(msgspec.Struct, frozen=True):
+class Who(Message[tuple[Any, float]], frozen=True):
     """What a handler sees of its message's trace and deadline."""
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class Forgotten(Message[None], frozen=True):
     """Nobody handles it."""
 
 
-class End(msgspec.Struct, frozen=True):
+class End(Message[None], frozen=True):
     """Ends the actor's life in order."""
 
 
@@ -142,18 +152,18 @@ class Counter(Leaf):
         self.orphans.append((msg, result))
 
 
-class Twice(msgspec.Struct, frozen=True):
+class Twice(Message[tuple[int, int]], frozen=True):
     n: int = 1
 
 
-class Pass(msgspec.Struct, frozen=True):
+class Pass(Message[Any], frozen=True):
     """Asks below what it carries by name."""
 
     what: str
     seconds: float = 0.0
 
 
-class Sleepy(msgspec.Struct, frozen=True):
+class Sleepy(Message[None], frozen=True):
     """Awaits what no operation may await."""
 
 

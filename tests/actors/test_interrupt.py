@@ -8,10 +8,10 @@ import sys
 
 PROGRAM = """
 import signal, sys
-import msgspec, trio
-from banyankv.actors import Coordinator, Leaf, handles, open_system
+import trio
+from banyankv.actors import Coordinator, Leaf, Message, handles, open_system
 
-class Move(msgspec.Struct, frozen=True):
+class Move(Message[int], frozen=True):
     pass
 
 class Pair(Leaf):

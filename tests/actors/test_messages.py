@@ -200,6 +200,10 @@ async def test_an_operation_that_awaits_anything_but_asks_crashes(dispatch: str)
 
 
 def test_handlers_are_checked_when_the_class_is_made() -> None:
+    for kind in (dict, Add(1)):
+        with pytest.raises(ConfigError, match="derived from Message"):
+            handles(kind)
+
     with pytest.raises(ConfigError, match=r"Bad\.step is an async def"):
 
         class Bad(Leaf):

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from banyankv.actors import ActorSystem, Leaf, Reason, Ref, ReplyToken, handles, open_system
+from banyankv.actors import (
+    ActorSystem,
+    Leaf,
+    Message,
+    Reason,
+    Ref,
+    ReplyToken,
+    handles,
+    open_system,
+)
 from banyankv.errors import (
     ActorCrashed,
     ActorStopped,
@@ -380,3 +389,29 @@ async def test_a_request_cancelled_at_any_checkpoint_leaves_nothing_behind(
             await trio.sleep(1)
             assert behind(held).out == 0, f"cancelled at step {k}"
         assert k >= (3 if dispatch == "direct" else 5)
+
+
+class GiveBack(Message[int], frozen=True):
+    withdrawable = False
+
+
+class Shelf(Counter):
+    """Takes back what somebody had, whether or not that one waits for it."""
+
+    @handles(GiveBack)
+    def give_back(self, msg: GiveBack) -> int:
+        self.total += 1
+        return self.total
+
+
+async def test_what_is_not_withdrawable_is_handled_when_its_asker_has_left() -> None:
+    async with open_system("t", dispatch="mailbox") as system:
+        shelf = await system.spawn(Shelf, name="shelf")
+        for message in (Add(10), GiveBack()):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await shelf.ask(message)
+            assert scope.cancelled_caught
+        assert await shelf.ask(Add(0)) == 1
+        assert behind(shelf).orphans == [(GiveBack(), 1)]
+        assert system.dead_letters[Reason.ASKER_GONE] == 2
