@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import trio
@@ -22,7 +25,15 @@ Use = Callable[[], Awaitable[None]]
 
 
 class Idle(Actor):
-    """An actor that has nothing to do."""
+    """An actor that has nothing to do; those that live are counted."""
+
+    lives = 0
+
+    def on_start(self) -> None:
+        Idle.lives += 1
+
+    def on_stop(self, cause: BaseException | None) -> None:
+        Idle.lives -= 1
 
 
 async def use_system(dispatch: str) -> None:
@@ -34,16 +45,19 @@ async def use_system(dispatch: str) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def use_cache(folder: Path, dispatch: str) -> None:
+def config_of(folder: Path, dispatch: str) -> CacheConfig:
     room = {"full": 8}
-    config = CacheConfig(
+    return CacheConfig(
         model=ModelSpec(name="m", components=(PagedSpec(name="full"),), page_size=2),
         l1=room,
         l2=room,
         store=StoreConfig(path=str(folder), max_bytes=1 << 20),
         dispatch=dispatch,
     )
-    async with open_cache(config) as cache:
+
+
+async def use_cache(folder: Path, dispatch: str) -> None:
+    async with open_cache(config_of(folder, dispatch)) as cache:
         async with await cache.acquire([1, 2]) as lease:
             await lease.extend(2)
             await lease.publish()
@@ -172,3 +186,64 @@ def test_interrupted_while_no_checkpoint_is_near(
         with pytest.raises(KeyboardInterrupt):
             trio.run(use)
     trio.run(use)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted_in_what_python_runs_around_the_block(dispatch: str) -> None:
+    for event in range(MOST):
+        if not interrupted_in_contextlib(event, dispatch):
+            assert event > 10
+            return
+        assert Idle.lives == 0
+    raise AssertionError("the sweep did not end")
+
+
+def interrupted_in_contextlib(event: int, dispatch: str) -> bool:
+    left = event
+
+    def trace(frame: FrameType, what: str, arg: object) -> object:
+        nonlocal left
+        code = frame.f_code
+        around = code.co_filename == contextlib.__file__
+        if not around or code.co_name not in ("__aenter__", "__aexit__"):
+            return None
+        left -= 1
+        if left == -1:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    async def main() -> None:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await use_system(dispatch)
+        finally:
+            sys.settrace(before)
+
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        assert left < 0
+    return left < 0
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted_while_a_release_is_queued(tmp_path: Path) -> None:
+    """What was leased is given back, though the one who asked has gone."""
+
+    async def main() -> None:
+        async with open_cache(config_of(tmp_path / "store", "mailbox")) as cache:
+            here = trio.lowlevel.current_task()
+            for _ in range(20):  # the cache is sometimes faster than the interrupt
+                lease = await cache.acquire([1, 2])
+                await lease.extend(2)
+                at = At(here, 1, lambda: signal.raise_signal(signal.SIGINT))
+                trio.lowlevel.add_instrument(at)
+                with pytest.raises(KeyboardInterrupt):
+                    await lease.release()
+                    await trio.sleep_forever()
+                trio.lowlevel.remove_instrument(at)
+            await cache.settle()
+            assert not (await cache.inspect()).leases
+
+    trio.run(main)
