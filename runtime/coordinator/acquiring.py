@@ -67,7 +67,7 @@ class Acquiring(msgspec.Struct, kw_only=True, eq=False):
     stir: Callable[[], None]
     prefetch_threshold: int
     patience: float
-    ready: deque[AcquireFlight] = msgspec.field(default_factory=deque)
+    ready: deque[AcquireFlight] = msgspec.field(default_factory=lambda: deque[AcquireFlight]())
 
     def let_go_on(self, flight: AcquireFlight) -> None:
         """Have a flight go on at the end of the operation."""

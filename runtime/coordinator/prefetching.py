@@ -45,7 +45,7 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     endpoints: Endpoints
     alarm: Alarm
     timeout: float
-    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter[str])
     by_chunk: dict[tuple[bytes, bytes], Prefetch] = {}
     queued: dict[Prefetch, None] = {}
 
