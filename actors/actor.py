@@ -202,11 +202,11 @@ class Leaf(Actor):
 class Coordinator(Actor):
     """An actor whose handlers are `async def`: each message is one operation, one at a time."""
 
-    restless = False
+    epilogue_due = False
     """Whether `epilogue` has something to do."""
 
     async def epilogue(self) -> None:
-        """Run as the last part of every operation that returned or refused, while `restless`."""
+        """Run as the last part of every operation that returned or refused, while `epilogue_due`."""
 
     @classmethod
     def _check_handler(cls, method: Any) -> None:

@@ -55,10 +55,10 @@ def beginner(
         try:
             cell.answer = await operation(msg)
         except refusals:
-            if actor.restless:
+            if actor.epilogue_due:
                 await actor.epilogue()
             raise
-        if actor.restless:
+        if actor.epilogue_due:
             await actor.epilogue()
 
     def begin(msg: Any) -> Any:

@@ -68,7 +68,7 @@ _OPENING = {
 _MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults"}
 """Classes that are made by a call, whose arguments are shown."""
 
-_INTERNAL = {"ask", "ask_now", "ask_shielded", "breathe", "component_index"} | {
+_INTERNAL = {"ask", "ask_now", "ask_shielded", "yield_if_due", "component_index"} | {
     "begin",
     "fact",
     "finish",

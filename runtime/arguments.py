@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..spec import Namespace, Tier
 
 
-def whole(name: str, value: object, least: int | None = None) -> int:
+def require_int(name: str, value: object, least: int | None = None) -> int:
     """Return an integer (anything with `__index__` but a bool), at least `least`. Raises ConfigError."""
     number = value if type(value) is int else _index(name, value)
     if least is not None and number < least:
@@ -27,7 +27,7 @@ def _index(name: str, value: object) -> int:
     raise ConfigError(f"{name} must be a whole number, not {value!r}")
 
 
-def seconds(name: str, value: object) -> float:
+def require_seconds(name: str, value: object) -> float:
     """Return a duration in seconds, infinity included. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
@@ -43,7 +43,7 @@ def seconds(name: str, value: object) -> float:
 _DEFAULT_SPACE = Namespace().encode()
 
 
-def space(namespace: object) -> bytes:
+def require_namespace(namespace: object) -> bytes:
     """Return a namespace as keys carry it, None as the default one. Raises ConfigError."""
     if namespace is None:
         return _DEFAULT_SPACE
@@ -55,14 +55,14 @@ def space(namespace: object) -> bytes:
         raise ConfigError(f"a namespace's fields are text or None: {error}") from error
 
 
-def tier(value: object) -> Tier:
+def require_tier(value: object) -> Tier:
     """Return a tier that holds pages. Raises ConfigError."""
     if not isinstance(value, Tier) or value == Tier.L3:
         raise ConfigError(f"tier must be Tier.L1 or Tier.L2, not {value!r}")
     return value
 
 
-def word(name: str, value: object) -> str:
+def require_text(name: str, value: object) -> str:
     """Return a text. Raises ConfigError, also for one that UTF-8 cannot encode."""
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a text, not {value!r}")
@@ -74,9 +74,9 @@ def word(name: str, value: object) -> str:
     return value
 
 
-def optional_word(name: str, value: object) -> str | None:
+def optional_text(name: str, value: object) -> str | None:
     """Return a text or None. Raises ConfigError."""
-    return None if value is None else word(name, value)
+    return None if value is None else require_text(name, value)
 
 
 def optional(name: str, value: object, kind: type) -> None:
@@ -85,14 +85,14 @@ def optional(name: str, value: object, kind: type) -> None:
         raise ConfigError(f"{name} must be a {kind.__name__} or None, not {value!r}")
 
 
-def one_of(name: str, value: object, known: Collection[str]) -> str:
+def require_one_of(name: str, value: object, known: Collection[str]) -> str:
     """Return a text that is one of those known. Raises ConfigError."""
-    text = word(name, value)
+    text = require_text(name, value)
     if text not in known:
         raise ConfigError(f"{name} must be one of {', '.join(known)}, not {text!r}")
     return text
 
 
-def handle(stream: object) -> int:
+def stream_handle(stream: object) -> int:
     """Return a stream's handle (an integer of the device's library), 0 for none. Raises ConfigError."""
-    return 0 if stream is None else whole("stream", stream, 0)
+    return 0 if stream is None else require_int("stream", stream, 0)

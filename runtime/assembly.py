@@ -31,9 +31,9 @@ from ..errors import ConfigError
 from ..spec import ModelSpec, Tier
 from ..tiers.store.keys import chunk_tokens
 from .config import CacheConfig
+from .coordinator.cache_actors import CacheActors, ComponentRef
 from .coordinator.controller import HybridCacheController
 from .coordinator.endpoints import Endpoints
-from .coordinator.parts import Part, Parts
 from .coordinator.unified_radix_cache import UnifiedRadixCache
 from .readings import read
 
@@ -149,10 +149,10 @@ async def assemble(
         )
         tree_core = UnifiedTreeCore(model.page_size)
         tree = await _spawn(system, tree_core, "tree")
-        parts: list[Part] = []
+        components: list[ComponentRef] = []
         for index, rule in enumerate(made):
             ref = await _spawn(system, make_actor(rule, policy), rule.name)
-            parts.append(Part.of(index, rule, ref))
+            components.append(ComponentRef.of(index, rule, ref))
         pagers: dict[Tier, PageTier] = {Tier.L1: L1Tier(pools, fences)}
         tiers = {Tier.L1: await _spawn(system, pagers[Tier.L1], "l1")}
         store_ref: Ref[Any] | None = None
@@ -166,14 +166,14 @@ async def assemble(
                 store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
         endpoints = Endpoints(made, chunk, sizes)
         controller = HybridCacheController(engine, store_ref, endpoints)
-        below = await _spawn(system, controller, "controller")
-        wired = Parts.of(
-            tuple(parts),
+        controller_ref = await _spawn(system, controller, "controller")
+        wired = CacheActors.of(
+            tuple(components),
             tiers,
             page=model.page_size,
             chunk=chunk,
             tree=tree,
-            below=below,
+            controller=controller_ref,
             store=store_ref,
         )
         coordinator = UnifiedRadixCache(
@@ -190,7 +190,13 @@ async def assemble(
         yield Assembled(
             system=system,
             cache=cache,
-            needed=(cache, tree, *(part.ref for part in parts), *tiers.values(), below),
+            needed=(
+                cache,
+                tree,
+                *(part.ref for part in components),
+                *tiers.values(),
+                controller_ref,
+            ),
             rules=made,
             pools=pools,
             fences=fences,

@@ -14,8 +14,16 @@ from ..errors import ConfigError, WouldWait
 from ..spec import TOKEN_BYTES, Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
-from .arguments import handle, optional, optional_word, seconds, space, whole, word
-from .arguments import tier as page_tier
+from .arguments import (
+    optional,
+    optional_text,
+    require_int,
+    require_namespace,
+    require_seconds,
+    require_text,
+    require_tier,
+    stream_handle,
+)
 from .assembly import Assembled, assemble
 from .checking import check
 from .config import CacheConfig
@@ -24,7 +32,7 @@ from .coordinator.planning import Verdict
 from .coordinator.stats import CacheStats
 from .lease import Lease
 from .port import Port
-from .request import Request
+from .request_timer import RequestTimer
 from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
@@ -80,15 +88,15 @@ class Cache:
         """
         until = None
         if deadline is not None:
-            patience = seconds("deadline", deadline)
+            patience = require_seconds("deadline", deadline)
             if patience > 0:
                 until = trio.current_time() + patience
         wait = deadline is None or until is not None
         msg = self._acquire(tokens, namespace, priority, stream, wait=wait)
         count = len(msg.tokens) // TOKEN_BYTES
-        request = Request(self._telemetry, optional_word("session", session), count)
+        request = RequestTimer(self._telemetry, optional_text("session", session), count)
         try:
-            await self._port.breathe()
+            await self._port.yield_if_due()
             acquired = await self._port.ref.ask(msg, deadline=until, trace=request.trace)
         except BaseException as error:
             request.failed(error)
@@ -117,7 +125,7 @@ class Cache:
                 return None
         msg = self._acquire(tokens, namespace, priority, stream, wait=False)
         count = len(msg.tokens) // TOKEN_BYTES
-        request = Request(self._telemetry, optional_word("session", session), count)
+        request = RequestTimer(self._telemetry, optional_text("session", session), count)
         try:
             acquired = self._port.ref.call(msg, request.trace)
         except WouldWait as error:
@@ -152,7 +160,9 @@ class Cache:
         )
         if not requests:
             return []
-        traced = [Request(self._telemetry, None, len(r.tokens) // TOKEN_BYTES) for r in requests]
+        traced = [
+            RequestTimer(self._telemetry, None, len(r.tokens) // TOKEN_BYTES) for r in requests
+        ]
         msg = m.AcquireBatch(requests, tuple([request.trace for request in traced]))
         try:
             leased = await self._port.ask(msg)
@@ -179,25 +189,33 @@ class Cache:
         if not packed:
             raise ConfigError("an empty prompt has nothing to reuse or compute")
         return m.Acquire(
-            space(namespace), packed, whole("priority", priority), wait, handle(stream)
+            require_namespace(namespace),
+            packed,
+            require_int("priority", priority),
+            wait,
+            stream_handle(stream),
         )
 
     async def peek(self, tokens: Tokens, *, namespace: Namespace | None = None) -> m.Peeked:
         """Return how much of a prompt could be reused; never changes anything."""
-        return await self._port.ask(m.Peek(space(namespace), pack(tokens)))
+        return await self._port.ask(m.Peek(require_namespace(namespace), pack(tokens)))
 
     async def explain(
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> tuple[Verdict, ...]:
         """Return, per component, how far it would go, which node stops it, and why."""
-        return await self._port.ask(m.Explain(space(namespace), pack(tokens)))
+        return await self._port.ask(m.Explain(require_namespace(namespace), pack(tokens)))
 
     # -- upkeep ---------------------------------------------------------------------------------------
 
     async def evict(self, component: str, pages: int, tier: Tier = Tier.L1) -> m.EvictReport:
         """Evict unlocked payload of a component until `pages` are free or pending, or nothing is left."""
         return await self._port.ask(
-            m.EvictPages(word("component", component), whole("pages", pages, 0), page_tier(tier))
+            m.EvictPages(
+                require_text("component", component),
+                require_int("pages", pages, 0),
+                require_tier(tier),
+            )
         )
 
     async def flush(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from ..components.policies import POLICIES
 from ..errors import ConfigError
 from ..spec import ModelSpec
-from .arguments import one_of, seconds, whole, word
+from .arguments import require_int, require_one_of, require_seconds, require_text
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,9 +19,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: int
 
     def __post_init__(self) -> None:
-        if not word("store: path", self.path) or "\0" in self.path:
+        if not require_text("store: path", self.path) or "\0" in self.path:
             raise ConfigError(f"store: path must name a folder, not {self.path!r}")
-        if not 1 << 20 <= whole("store: max_bytes", self.max_bytes) < 1 << 63:
+        if not 1 << 20 <= require_int("store: max_bytes", self.max_bytes) < 1 << 63:
             raise ConfigError(
                 f"store: max_bytes must be at least 1 MiB and fit into 63 bits, not {self.max_bytes}"
             )
@@ -60,14 +60,14 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ConfigError(f"store must be a StoreConfig or None, not {self.store!r}")
             if self.l2 is None:
                 raise ConfigError("a store needs an l2: objects are read into host memory first")
-        one_of("policy", self.policy, POLICIES)
-        one_of("dispatch", self.dispatch, ("direct", "mailbox"))
-        word("device", self.device)
-        whole("seed", self.seed)
-        whole("prefetch_threshold", self.prefetch_threshold, 1)
-        if seconds("room_timeout", self.room_timeout) < 0:
+        require_one_of("policy", self.policy, POLICIES)
+        require_one_of("dispatch", self.dispatch, ("direct", "mailbox"))
+        require_text("device", self.device)
+        require_int("seed", self.seed)
+        require_int("prefetch_threshold", self.prefetch_threshold, 1)
+        if require_seconds("room_timeout", self.room_timeout) < 0:
             raise ConfigError(f"room_timeout must not be negative, not {self.room_timeout}")
-        if seconds("store_timeout", self.store_timeout) <= 0:
+        if require_seconds("store_timeout", self.store_timeout) <= 0:
             raise ConfigError(f"store_timeout must be positive, not {self.store_timeout}")
 
     def _check_room(self, tier: str, pages: object) -> None:
@@ -77,4 +77,4 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"{tier}: give the pages of each of {', '.join(names)}; got {pages!r}"
             )
         for name in names:
-            whole(f"{tier}: the pages of {name}", pages[name], 1)
+            require_int(f"{tier}: the pages of {name}", pages[name], 1)

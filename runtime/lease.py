@@ -19,9 +19,9 @@ from ..errors import (
 )
 from ..spec import TOKEN_BYTES
 from . import messages as m
-from .arguments import handle, seconds, whole, word
+from .arguments import require_int, require_seconds, require_text, stream_handle
 from .pagetable import GrowingTable
-from .request import Request
+from .request_timer import RequestTimer
 from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Lease:
     After release every method raises StaleLease.
     """
 
-    def __init__(self, port: Port, acquired: m.Acquired, count: int, request: Request) -> None:
+    def __init__(self, port: Port, acquired: m.Acquired, count: int, request: RequestTimer) -> None:
         self._port = port
         self._request = request
         self._id = acquired.lease
@@ -123,13 +123,13 @@ class Lease:
         takes nothing.
         """
         self._require_live()
-        count = whole("extend: the number of tokens", count, 1)
-        patience = -1.0 if deadline is None else max(0.0, seconds("deadline", deadline))
+        count = require_int("extend: the number of tokens", count, 1)
+        patience = -1.0 if deadline is None else max(0.0, require_seconds("deadline", deadline))
         port = self._port
-        await port.breathe()
+        await port.yield_if_due()
         try:
             extended = await port.ref.ask(
-                m.Extend(self._id, count, patience, port.fences.record(handle(stream))),
+                m.Extend(self._id, count, patience, port.fences.record(stream_handle(stream))),
                 trace=self._request.trace,
             )
         except BaseException as error:
@@ -178,7 +178,12 @@ class Lease:
         """
         self._require_live()
         slot = await self._port.ask(
-            m.Snapshot(self._id, word("component", component), whole("at", at), handle(stream)),
+            m.Snapshot(
+                self._id,
+                require_text("component", component),
+                require_int("at", at),
+                stream_handle(stream),
+            ),
             trace=self._request.trace,
         )
         return None if slot < 0 else slot
@@ -192,9 +197,9 @@ class Lease:
         what is published, nor what had room when the last extend was asked for.
         """
         self._require_live()
-        count = whole("trim: the number of tokens", count, 0)
+        count = require_int("trim: the number of tokens", count, 0)
         extent = await self._port.ask(
-            m.Trim(self._id, count, self._port.fences.record(handle(stream))),
+            m.Trim(self._id, count, self._port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
         page = self._port.page_size
@@ -221,11 +226,11 @@ class Lease:
         arriving on L1; the rest stays private.
         """
         self._require_live()
-        target = min(self.extent, self.known) if upto is None else whole("upto", upto)
+        target = min(self.extent, self.known) if upto is None else require_int("upto", upto)
         appended = bytes(self._appended)
         port = self._port
         published = await port.ask(
-            m.Publish(self._id, target, appended, port.fences.record(handle(stream))),
+            m.Publish(self._id, target, appended, port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
         if appended:
@@ -245,7 +250,7 @@ class Lease:
         """
         if self._live:
             port, trace = self._port, self._request.trace
-            release = m.Release(self._id, port.fences.record(handle(stream)))
+            release = m.Release(self._id, port.fences.record(stream_handle(stream)))
             self._live = False
             try:
                 try:

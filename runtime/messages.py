@@ -209,8 +209,8 @@ class Inspect(Message["Inspection"], frozen=True):
 # -- between the cache and its controller -------------------------------------------------------------
 
 
-class Transfer(Message[None], frozen=True):
-    """Copy pages between L1 and L2 in one batch; the cache hears `Transferred`."""
+class Copy(Message[None], frozen=True):
+    """Copy pages between L1 and L2 in one batch; the cache hears `Copied`."""
 
     op: int
     source: Tier
@@ -219,8 +219,8 @@ class Transfer(Message[None], frozen=True):
     fence: int = 0
 
 
-class Transferred(Message[None], frozen=True):
-    """Transfer `op` is over."""
+class Copied(Message[None], frozen=True):
+    """Copy `op` is over."""
 
     op: int
     ok: bool

@@ -14,11 +14,11 @@ from ..components.contract import TreeComponent
 from ..errors import ActorStopped, Closed, ConfigError
 from ..spec import ModelSpec, PagedSpec
 from ..tiers.fences import Fences
-from .arguments import word
+from .arguments import require_text
 
 T = TypeVar("T")
 
-_BREATH = 0.001
+_YIELD_SECONDS = 0.001
 """Seconds that a caller may run on answers that never waited before a call yields for it."""
 
 _CLOSED = "the cache has closed; what it held is forgotten"
@@ -31,9 +31,9 @@ class Port:
     """
 
     __slots__ = (
-        "_breath_due",
         "_paged",
         "_snapshots",
+        "_yield_due",
         "closed",
         "fences",
         "page_size",
@@ -56,29 +56,29 @@ class Port:
         components = list(enumerate(model.components))
         self._paged = {c.name: index for index, c in components if isinstance(c, PagedSpec)}
         self._snapshots = {c.name: index for index, c in components if c.name not in self._paged}
-        self._breath_due = 0.0
+        self._yield_due = 0.0
 
     def index(self, component: str, *, snapshot: bool) -> int:
         """Return a component's place in the model; refuse the wrong kind."""
         known = self._snapshots if snapshot else self._paged
-        index = known.get(word("component", component))
+        index = known.get(require_text("component", component))
         if index is None:
             kind = "snapshot" if snapshot else "paged"
             names = ", ".join(known) or "none"
             raise ConfigError(f"{component!r} is no {kind} component; there is {names}")
         return index
 
-    def breathe(self) -> Awaitable[None]:
+    def yield_if_due(self) -> Awaitable[None]:
         """Check for cancellation, and yield where the caller has run for a millisecond."""
         now = time.monotonic()
-        if now > self._breath_due:
-            self._breath_due = now + _BREATH
+        if now > self._yield_due:
+            self._yield_due = now + _YIELD_SECONDS
             return checkpoint()  # noqa: ASYNC105 - the caller awaits it
         return checkpoint_if_cancelled()  # noqa: ASYNC105 - the caller awaits it
 
     async def ask(self, msg: Message[T], trace: Trace | None = None) -> T:
         """Have an operation done, waiting where it waits; look for cancellation first."""
-        await self.breathe()
+        await self.yield_if_due()
         try:
             return await self.ref.ask(msg, trace=trace)
         except ActorStopped as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..components.contract import TreeComponent
 from ..errors import ConfigError
-from ..runtime.arguments import whole
+from ..runtime.arguments import require_int
 
 
 def check_rule(rule: Callable[[int], TreeComponent], *, examples: int | None = None) -> None:
@@ -25,7 +25,7 @@ def check_rule(rule: Callable[[int], TreeComponent], *, examples: int | None = N
     if not __debug__:
         raise ConfigError("check_rule proves nothing under python -O: run it without")
     if examples is not None:
-        whole("examples", examples, 1)
+        require_int("examples", examples, 1)
     try:
         from .rules import LAWS, check_law
     except ModuleNotFoundError as error:

@@ -28,23 +28,23 @@ import trio
 from ...actors import Trace
 from ...spec import TOKEN_BYTES, Tier
 from .. import messages as m
+from .cache_actors import CacheActors
+from .capacity import Capacity, PagesWanted, Shortage
+from .capacity_queue import CapacityQueue
 from .claiming import Claiming, Lacking
 from .flights import Flight
 from .lease_book import LeaseBook
 from .leases import LeaseRecord
-from .parts import Parts
 from .planning import Planner, reusable_tokens
 from .promoting import Promoting
 from .reporting import Reporter
-from .room import Lack, Room, Want
-from .room_queue import RoomQueue
 from .stats import Counters
 from .transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
     from .prefetching import Prefetch, Prefetching
 
-_ITS_TURN_WILL_COME = Lack(coming=True)
+_ITS_TURN_WILL_COME = Shortage(coming=True)
 
 
 class Acquiring(msgspec.Struct, kw_only=True, eq=False):
@@ -53,9 +53,9 @@ class Acquiring(msgspec.Struct, kw_only=True, eq=False):
     `ready` are those that have nothing more to wait for: the end of the operation lets them go on.
     """
 
-    parts: Parts
-    room: Room
-    queue: RoomQueue
+    actors: CacheActors
+    capacity: Capacity
+    queue: CapacityQueue
     planner: Planner
     claiming: Claiming
     transfers: Transfers
@@ -64,15 +64,15 @@ class Acquiring(msgspec.Struct, kw_only=True, eq=False):
     book: LeaseBook
     counters: Counters
     report: Reporter
-    stir: Callable[[], None]
+    request_epilogue: Callable[[], None]
     prefetch_threshold: int
     patience: float
-    ready: deque[AcquireFlight] = msgspec.field(default_factory=lambda: deque[AcquireFlight]())
+    ready: deque[AcquireFlight]
 
     def let_go_on(self, flight: AcquireFlight) -> None:
         """Have a flight go on at the end of the operation."""
         self.ready.append(flight)
-        self.stir()
+        self.request_epilogue()
 
     def answered(
         self, msg: m.Acquire, acquired: m.Acquired, trace: Trace | None, started: int
@@ -90,9 +90,9 @@ class Acquiring(msgspec.Struct, kw_only=True, eq=False):
 
     def worth_a_search(self, msg: m.Acquire, boundary: int) -> bool:
         """Say whether so much of a prompt is on no tier above that the store is asked for it."""
-        if self.parts.store is None:
+        if self.actors.store is None:
             return False
-        left = reusable_tokens(msg.tokens, self.parts.page) - boundary
+        left = reusable_tokens(msg.tokens, self.actors.page) - boundary
         return left >= self.prefetch_threshold
 
 
@@ -116,12 +116,12 @@ class AcquireFlight(Flight, eq=False):
     msg: m.Acquire
     trace: Trace | None
     started: int
-    _lower: bool  # whether lower tiers are worth waiting for
+    _uses_l2: bool  # whether lower tiers are worth waiting for
     state: State = State.PLANNING
     searched: bool = False
     full: int = 0
     _deadline: float = -1.0  # until when it waits for room, from its first wish on
-    _want: Want = ()
+    _want: PagesWanted = ()
     _record: LeaseRecord | None = None
     _search: Prefetch | None = None
     _transfers: dict[Transfer, None] = {}  # noqa: RUF012 - msgspec makes each its own
@@ -140,37 +140,37 @@ class AcquireFlight(Flight, eq=False):
                 return acquired
         limit: int | None = None
         while True:
-            walked = await by.parts.tree.ask(by.planner.walk_of(msg))
-            record, lacking = await by.claiming.claim(msg, walked, limit, host=self._lower)
+            walked = await by.actors.tree.ask(by.planner.walk_of(msg))
+            record, lacking = await by.claiming.claim(msg, walked, limit, host=self._uses_l2)
             boundary = record.published
             if self._device < 0:
                 self._host = boundary
                 self._device = await self._on_device() if lacking else boundary
             if not self.searched and by.worth_a_search(msg, boundary):
-                await by.book.give_back(record)
+                await by.book.release(record)
                 self.state = State.SEARCHING
                 self._search = await by.prefetching.find(self, boundary, record.full)
                 self._wait_for(self._search)
                 return None
             if lacking:
-                lack = await self._bring(record, lacking)
-                if lack is None:
+                shortage = await self._bring(record, lacking)
+                if shortage is None:
                     self.state = State.COPYING
                     return None
             else:
-                lack = await by.claiming.copy_states(record, msg.stream)
-                if lack is None:
+                shortage = await by.claiming.copy_states(record, msg.stream)
+                if shortage is None:
                     return self._leased(record)
-                self._want = tuple((part.name, 1) for part in by.parts.snapshots)
-            await by.book.give_back(record)
-            if lack.coming and self._may_wait():
+                self._want = tuple((part.name, 1) for part in by.actors.snapshots)
+            await by.book.release(record)
+            if shortage.coming and self._may_wait():
                 self.state = State.QUEUED
                 by.queue.join(self, self._deadline)
                 return None
-            if lacking and not self._lacks_slots(lack):
-                self._lower = False
+            if lacking and not self._lacks_slots(shortage):
+                self._uses_l2 = False
             else:  # the next shallower boundary, at last 0
-                limit = boundary - by.parts.page
+                limit = boundary - by.actors.page
 
     async def _complete(self) -> m.Acquired | None:
         """Return what was claimed, when its copies are over; None where they did not all come."""
@@ -179,22 +179,22 @@ class AcquireFlight(Flight, eq=False):
             return None
         if await by.claiming.complete(record, self.msg.stream):
             return self._leased(record)
-        await by.book.give_back(record)
-        self._lower = False
+        await by.book.release(record)
+        self._uses_l2 = False
         return None
 
     async def _on_device(self) -> int:
         """Find how far L1 alone reaches: a claim may have split the edge in which the walk ended."""
         by = self.by
-        walked = await by.parts.tree.ask(by.planner.walk_of(self.msg))
+        walked = await by.actors.tree.ask(by.planner.walk_of(self.msg))
         return (await by.planner.agree(walked, host=False)).boundary
 
-    async def _bring(self, record: LeaseRecord, lacking: Lacking) -> Lack | None:
+    async def _bring(self, record: LeaseRecord, lacking: Lacking) -> Shortage | None:
         """Start to bring to L1 what it lacks, with slots for the copies of states; or what lacks for it.
 
         All of it is asked for at once, so that nothing is evicted for a part.
         """
-        by, snapshots = self.by, self.by.parts.snapshots
+        by, snapshots = self.by, self.by.actors.snapshots
         missing = [(part, locked.missing) for part, locked in lacking if locked.missing]
         want = [(part.name, 1) for part in snapshots]
         want += [(part.name, sum([pages for _, pages in nodes])) for part, nodes in missing]
@@ -204,8 +204,8 @@ class AcquireFlight(Flight, eq=False):
         if want:
             if not by.queue.is_turn_of(self):
                 return _ITS_TURN_WILL_COME
-            got = await by.room.take(Tier.L1, self._want)
-            if isinstance(got, Lack):
+            got = await by.capacity.allocate(Tier.L1, self._want)
+            if isinstance(got, Shortage):
                 return got
             pages = got
         for part, slot in zip(snapshots, pages, strict=False):
@@ -218,10 +218,10 @@ class AcquireFlight(Flight, eq=False):
             self._wait_for(await by.promoting.promote(missing, pages[len(snapshots) :]))
         return None
 
-    def _lacks_slots(self, lack: Lack) -> bool:
+    def _lacks_slots(self, shortage: Shortage) -> bool:
         """Say whether only slots for states can never be had."""
-        names = [part.name for part in self.by.parts.snapshots]
-        return bool(lack.pools) and all(pool in names for pool in lack.pools)
+        names = [part.name for part in self.by.actors.snapshots]
+        return bool(shortage.pools) and all(pool in names for pool in shortage.pools)
 
     def _leased(self, record: LeaseRecord) -> m.Acquired:
         """Return the lease, with where its tokens were when the request came."""
@@ -261,8 +261,8 @@ class AcquireFlight(Flight, eq=False):
     async def let_go(self) -> None:
         """Let go of what a failed copy was to complete; what L1 has must do."""
         self._leave_transfers()
-        await self._give_back()
-        self._lower = False
+        await self._release()
+        self._uses_l2 = False
         self.by.let_go_on(self)
 
     async def go_on(self) -> None:
@@ -274,12 +274,12 @@ class AcquireFlight(Flight, eq=False):
 
     async def try_again(self) -> bool:
         """Plan again, when its turn has come and room is not just coming; whether it waits no longer."""
-        if await self.by.room.is_coming(self._want):
+        if await self.by.capacity.is_coming(self._want):
             return False
         await self.go_on()
         return self.state is not State.QUEUED
 
-    async def give_up(self) -> bool:
+    async def expire(self) -> bool:
         """Go on with what the device has, for which nothing need come."""
         await self.go_on()
         return False
@@ -288,14 +288,14 @@ class AcquireFlight(Flight, eq=False):
         """Give back everything, wherever it waits."""
         self._leave_transfers()
         self.by.queue.leave(self)
-        await self._give_back()
+        await self._release()
 
     def _leave_transfers(self) -> None:
         for transfer in self._transfers:
             transfer.leave(self)
         self._transfers.clear()
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         record, self._record = self._record, None
         if record is not None:
-            await self.by.book.give_back(record)
+            await self.by.book.release(record)

@@ -14,9 +14,9 @@ from ...components.move_messages import Arrive, Foot, Unbacked
 from ...spec import Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import ComponentRef
+from .capacity import Shortage
 from .copies import Copy
-from .parts import Part
-from .room import Lack
 from .transfers import Transfers
 
 _BATCH_NODES = 64
@@ -31,7 +31,7 @@ class Backup(Copy):
     source: ClassVar[Tier] = Tier.L1
     direction: ClassVar[str] = "l1_l2"
 
-    async def copied(self, msg: m.Transferred) -> None:
+    async def copied(self, msg: m.Copied) -> None:
         """End it; what is on L2 now is due for a save."""
         await super().copied(msg)
         if msg.ok:
@@ -42,8 +42,8 @@ class Backup(Copy):
 
         The store is asked what of them it lacks, so that nothing goes there twice.
         """
-        if self._all.parts.store is not None:
-            self._all.room.due.save(self.nodes)
+        if self._transfers.actors.store is not None:
+            self._transfers.capacity.due.save(self.nodes)
 
 
 class Backups:
@@ -54,24 +54,24 @@ class Backups:
 
     def __init__(self, transfers: Transfers) -> None:
         self._transfers = transfers
-        self._parts = transfers.parts
-        self._room = transfers.room
-        self._due = transfers.room.due
+        self._actors = transfers.actors
+        self._capacity = transfers.capacity
+        self._due = transfers.capacity.due
         self.skipped = 0
 
     def startable(self) -> bool:
         """Say whether one is due and none under way: many nodes make one batch."""
-        return bool(self._due.dirty) and not self._transfers.any_of(Backup)
+        return bool(self._due.to_back_up) and not self._transfers.any_of(Backup)
 
     async def start(self) -> None:
         """Start to copy to L2 what was published since, root first, as far as L2 has room.
 
         What finds only room that is coming stays due; what finds none is skipped.
         """
-        batch = list(self._due.dirty)[:_BATCH_NODES]
+        batch = list(self._due.to_back_up)[:_BATCH_NODES]
         for node in batch:
-            del self._due.dirty[node]
-        base = self._parts.base
+            del self._due.to_back_up[node]
+        base = self._actors.base
         chain: dict[int, int] = {}
         for node in batch:
             for id, pages in (await base.ref.ask(Foot(node))).unbacked:
@@ -80,7 +80,7 @@ class Backups:
         moves: list[t.Move] = []
         backed = await self._back(backup, base, tuple(chain.items()), moves)
         nodes = backup.nodes = tuple(dict.fromkeys((*batch, *backed)))
-        for part in self._parts.auxiliary:
+        for part in self._actors.auxiliary:
             found = await part.ref.ask(Unbacked(nodes))
             # L2 keeps nothing of a node whose FULL it does not keep.
             found = tuple(
@@ -96,17 +96,19 @@ class Backups:
     async def _back(
         self,
         backup: Backup,
-        part: Part,
+        part: ComponentRef,
         found: tuple[tuple[int, int], ...],
         moves: list[t.Move],
     ) -> tuple[int, ...]:
         """Allocate and mark what fits, from the root down; return the nodes."""
         while found:
             want = ((part.name, sum([pages for _, pages in found])),)
-            got: tuple[bytes, ...] | Lack | None = await self._room.take_free(Tier.L2, want)
+            got: tuple[bytes, ...] | Shortage | None = await self._capacity.allocate_free(
+                Tier.L2, want
+            )
             if got is None:
-                got = await self._room.take(Tier.L2, want, await self._pins(found))
-            if isinstance(got, Lack):
+                got = await self._capacity.allocate(Tier.L2, want, await self._pins(found))
+            if isinstance(got, Shortage):
                 found, rest = _fitting(found, got.possible)
                 if got.coming:
                     self._due.postpone(node for node, _ in rest)
@@ -124,7 +126,7 @@ class Backups:
         pinned: set[int] = set()
         for node, _ in found:
             if node not in pinned:
-                pinned.update((await self._parts.tree.ask(c.Ancestry(node))).path)
+                pinned.update((await self._actors.tree.ask(c.Ancestry(node))).path)
         return frozenset(pinned)
 
 

@@ -18,12 +18,12 @@ from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import CacheActors, ComponentRef
+from .capacity import Capacity
 from .claiming import Claiming
 from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
-from .parts import Part, Parts
 from .planning import Planner
-from .room import Room
 
 
 class _Entry:
@@ -43,28 +43,33 @@ class Batching:
     """Acquire batches for the cache actor; used inside its operations only."""
 
     def __init__(
-        self, parts: Parts, room: Room, planner: Planner, claiming: Claiming, book: LeaseBook
+        self,
+        actors: CacheActors,
+        capacity: Capacity,
+        planner: Planner,
+        claiming: Claiming,
+        book: LeaseBook,
     ) -> None:
-        self._parts = parts
-        self._room = room
+        self._actors = actors
+        self._capacity = capacity
         self._planner = planner
         self._claiming = claiming
         self._book = book
 
     async def acquire(self, msg: m.AcquireBatch) -> tuple[m.Acquired, ...]:
         """Lease for each request what is reusable from L1 now."""
-        parts = self._parts
+        actors = self._actors
         walks = tuple([self._planner.walk_of(each) for each in msg.requests])
-        walked = await parts.tree.ask(c.WalkMany(walks))
+        walked = await actors.tree.ask(c.WalkMany(walks))
         entries = [
-            _Entry(each, tuple(map(Share, parts.all)), path)
+            _Entry(each, tuple(map(Share, actors.components)), path)
             for each, path in zip(msg.requests, walked, strict=True)
         ]
-        now = parts.tick()
-        for part in parts.asking:
+        now = actors.tick()
+        for part in actors.claim_order:
             await self._claim(part, entries, now)
         records = [await self._lease(entry) for entry in entries]
-        for part in parts.snapshots:
+        for part in actors.snapshots:
             await self._copy(part, entries, msg.requests[0].stream)
         return tuple(
             [
@@ -73,7 +78,7 @@ class Batching:
             ]
         )
 
-    async def _claim(self, part: Part, entries: list[_Entry], now: int) -> None:
+    async def _claim(self, part: ComponentRef, entries: list[_Entry], now: int) -> None:
         """Have one component lock what all requests need of it."""
         asked = [entry for entry in entries if entry.good and entry.boundary]
         if not asked:
@@ -92,7 +97,7 @@ class Batching:
                 for entry in asked
             ]
         )
-        first = part is self._parts.asking[0]
+        first = part is self._actors.claim_order[0]
         answers = await part.ref.ask(c.ClaimMany(claims))
         for entry, claimed in zip(asked, answers, strict=True):
             locked = claimed.lock
@@ -111,13 +116,13 @@ class Batching:
             entry.boundary, entry.msg, entry.shares, entry.walked, host=False
         )
 
-    async def _copy(self, part: Part, entries: list[_Entry], stream: int) -> None:
+    async def _copy(self, part: ComponentRef, entries: list[_Entry], stream: int) -> None:
         """Copy all states that were found, in one go, if that many slots are free."""
         index = part.index
         found = [e for e in entries if e.good and e.boundary]
         if not found:
             return
-        got = await self._parts.l1.ask(t.Allocate(((part.name, len(found)),)))
+        got = await self._actors.l1.ask(t.Allocate(((part.name, len(found)),)))
         if isinstance(got, t.Short):
             # Room for one copy might be made by evicting the state that another is still to copy.
             for entry in found:
@@ -125,7 +130,9 @@ class Batching:
             return
         slots = got.pages[0]
         source = b"".join([entry.shares[index].pages for entry in found])
-        self._room.captured(await self._parts.l1.ask(t.CopyState(part.name, source, slots, stream)))
+        self._capacity.note_fence(
+            await self._actors.l1.ask(t.CopyState(part.name, source, slots, stream))
+        )
         for number, entry in enumerate(found):
             entry.shares[index].slot = slots[number * PAGE_ID_BYTES : (number + 1) * PAGE_ID_BYTES]
 
@@ -133,7 +140,7 @@ class Batching:
         """Return the lease of one request: of a single acquire, where the batch could not serve it."""
         if entry.good:
             return self._claiming.answer(record)
-        await self._book.give_back(record)
+        await self._book.release(record)
         acquired = await self._claiming.at_once(entry.msg)
         if acquired is None:
             raise IntegrityError("a request of a batch was left waiting")

@@ -13,14 +13,14 @@ from ...components import messages as c
 from ...errors import IntegrityError
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import CacheActors, ComponentRef
+from .capacity import Capacity, Shortage
 from .lease_book import LeaseBook
 from .leases import LeaseRecord, Share
-from .parts import Part, Parts
 from .planning import Planner
-from .room import Lack, Room
 from .splitting import Splitter
 
-Lacking = list[tuple[Part, c.Locked]]
+Lacking = list[tuple[ComponentRef, c.Locked]]
 """What is locked and not all on L1: the nodes that L1 lacks, and the operations that bring some."""
 
 
@@ -28,31 +28,36 @@ class Claiming:
     """Claim for the cache actor; used inside its operations only."""
 
     def __init__(
-        self, parts: Parts, room: Room, planner: Planner, splitter: Splitter, book: LeaseBook
+        self,
+        actors: CacheActors,
+        capacity: Capacity,
+        planner: Planner,
+        splitter: Splitter,
+        book: LeaseBook,
     ) -> None:
-        self._parts = parts
-        self._room = room
+        self._actors = actors
+        self._capacity = capacity
         self._planner = planner
         self._splitter = splitter
         self._book = book
 
     async def at_once(self, msg: m.Acquire) -> m.Acquired | None:
         """Lease what L1 has now; None where it may wait, and a slot for a state is coming."""
-        parts = self._parts
+        actors = self._actors
         limit: int | None = None
         while True:
-            walked = await parts.tree.ask(self._planner.walk_of(msg))
+            walked = await actors.tree.ask(self._planner.walk_of(msg))
             record, lacking = await self.claim(msg, walked, limit, host=False)
             if lacking:
                 raise IntegrityError("what was claimed as present on L1 is not")
-            lack = await self.copy_states(record, msg.stream) if parts.snapshots else None
-            if lack is None:
+            shortage = await self.copy_states(record, msg.stream) if actors.snapshots else None
+            if shortage is None:
                 return self.answer(record)
-            await self._book.give_back(record)
-            if lack.coming and msg.wait:
+            await self._book.release(record)
+            if shortage.coming and msg.wait:
                 return None
             # No slot for the copy of a state: the next shallower boundary, at last 0.
-            limit = record.published - parts.page
+            limit = record.published - actors.page
 
     async def claim(
         self, msg: m.Acquire, walked: c.Walked, limit: int | None, *, host: bool
@@ -64,17 +69,17 @@ class Claiming:
         wherever they are. When somebody lowers what others have locked already, all of it is taken
         back and asked anew.
         """
-        parts, path, ends, partial = self._parts, walked.path, walked.ends, walked.partial
-        shares = tuple(map(Share, parts.all))
+        actors, path, ends, partial = self._actors, walked.path, walked.ends, walked.partial
+        shares = tuple(map(Share, actors.components))
         lacking: Lacking = []
         if not path:
             return self._book.new_lease(msg, shares), lacking
         end = ends[-1]
         boundary = end if limit is None else limit
-        now = parts.tick()
+        now = actors.tick()
         while boundary > 0:
             claim = c.Claim(path, ends, boundary, partial, host, now, msg.priority)
-            for part in parts.asking:
+            for part in actors.claim_order:
                 claimed = await part.ref.ask(claim)
                 locked = claimed.lock
                 if locked is not None:
@@ -83,10 +88,10 @@ class Claiming:
                         lacking.append((part, locked))
                 if claimed.boundary < boundary:
                     boundary = claimed.boundary
-                    if part is not parts.asking[0]:
+                    if part is not actors.claim_order[0]:
                         await self._unlock(shares)
                         # States are claimed without a lock: they are forgotten with the shares.
-                        shares, lacking = tuple(map(Share, parts.all)), []
+                        shares, lacking = tuple(map(Share, actors.components)), []
                         break
                     if not boundary:
                         break
@@ -132,7 +137,7 @@ class Claiming:
 
         Before room is made for the copies: making it must not take the state.
         """
-        for part in self._parts.snapshots:
+        for part in self._actors.snapshots:
             share = record.shares[part.index]
             if share.pages:
                 locked = await part.ref.ask(c.Lock(record.anchor))
@@ -148,23 +153,23 @@ class Claiming:
                 share.start, share.pages = table.start, table.pages
         return await self.copy_states(record, stream) is None
 
-    async def copy_states(self, record: LeaseRecord, stream: int) -> Lack | None:
+    async def copy_states(self, record: LeaseRecord, stream: int) -> Shortage | None:
         """Copy the states that a lease has found into slots of its own; what lacks a slot for it.
 
         A state need not be locked where nobody has waited: making room spares it, as it is pinned,
         and its node's FULL is locked. Those that are locked are unlocked.
         """
-        for part in self._parts.snapshots:
+        for part in self._actors.snapshots:
             share = record.shares[part.index]
             if not share.pages:
                 continue
             if share.slot:
                 copy = t.CopyState(part.name, share.pages, share.slot, stream)
-                self._room.captured(await self._parts.l1.ask(copy))
+                self._capacity.note_fence(await self._actors.l1.ask(copy))
             else:
                 pinned = frozenset((record.anchor,))
-                slot = await self._room.clone(part, share.pages, stream, pinned)
-                if isinstance(slot, Lack):
+                slot = await self._capacity.clone(part, share.pages, stream, pinned)
+                if isinstance(slot, Shortage):
                     return slot
                 share.slot = slot
             if share.receipts:

@@ -51,20 +51,20 @@ class HybridCacheController(Coordinator):
 
     # -- copies between L1 and L2 ---------------------------------------------------------------------
 
-    @handles(m.Transfer)
-    async def transfer(self, msg: m.Transfer) -> None:
+    @handles(m.Copy)
+    async def copy(self, msg: m.Copy) -> None:
         """Start a batch of copies."""
-        self.start(self._transfer, msg)
+        self.start(self._copy, msg)
 
-    async def _transfer(self, msg: m.Transfer) -> None:
+    async def _copy(self, msg: m.Copy) -> None:
         if self._engine is None:
             raise IntegrityError("there is no lower tier to copy from or to")
         try:
             await self._engine.run(msg.moves, msg.source, msg.target, fence=msg.fence)
         except BanyanError as error:
-            self._report(m.Transferred(msg.op, ok=False, error=str(error)))
+            self._report(m.Copied(msg.op, ok=False, error=str(error)))
         else:
-            self._report(m.Transferred(msg.op, ok=True))
+            self._report(m.Copied(msg.op, ok=True))
 
     # -- the store ------------------------------------------------------------------------------------
 

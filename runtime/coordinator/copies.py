@@ -32,16 +32,16 @@ class Copy(Transfer):
 
     async def run(self, moves: list[t.Move]) -> None:
         """Start to copy."""
-        parts, page_bytes = self._all.parts, self._all.page_bytes
+        actors, page_bytes = self._transfers.actors, self._transfers.page_bytes
         for move in moves:
             pages = len(move.source) // PAGE_ID_BYTES
             self.pages += pages
-            self._bytes += pages * page_bytes[parts.by_name[move.component].index]
-        await parts.below.ask(
-            m.Transfer(self.id, self.source, self.target, tuple(moves), self._all.room.fence)
+            self._bytes += pages * page_bytes[actors.by_name[move.component].index]
+        await actors.controller.ask(
+            m.Copy(self.id, self.source, self.target, tuple(moves), self._transfers.capacity.fence)
         )
 
-    async def copied(self, msg: m.Transferred) -> None:
+    async def copied(self, msg: m.Copied) -> None:
         """End it: presence, quarantines, and what a failed arrival leaves hanging."""
         if msg.ok:
             self.count(self.direction, self._bytes)
@@ -60,9 +60,13 @@ class Copy(Transfer):
         That is all that its nodes and those below hold there, whoever brought it, also what is still
         arriving by other transfers.
         """
-        base, tree, room = self._all.parts.base, self._all.parts.tree, self._all.room
+        base, tree, capacity = (
+            self._transfers.actors.base,
+            self._transfers.actors.tree,
+            self._transfers.capacity,
+        )
         for node in self.nodes:
             if await base.ref.ask(c.Lacks(node, self.target)):
                 below = await tree.ask(c.Subtree(node))
-                await room.drop((*reversed(below), node), self.target)
-        await room.reap(reversed(self.nodes))
+                await capacity.drop((*reversed(below), node), self.target)
+        await capacity.reap(reversed(self.nodes))

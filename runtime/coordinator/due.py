@@ -8,31 +8,31 @@ from collections.abc import Callable, Iterable
 class Due:
     """Nodes in the order in which they came due. A node that leaves the tree is due no more.
 
-    `stir` is called when some come due. `room_on_l2` says that a transfer has ended since it was set
-    back: who waits for room on L2 may find some.
+    `request_epilogue` is called when some come due. `room_on_l2` says that a transfer has ended since
+    it was set back: who waits for room on L2 may find some.
     """
 
-    __slots__ = ("_postponed", "_stir", "dirty", "room_on_l2", "unsaved")
+    __slots__ = ("_postponed", "_request_epilogue", "room_on_l2", "to_back_up", "to_save")
 
-    def __init__(self, stir: Callable[[], None]) -> None:
-        self._stir = stir
-        self.dirty: dict[int, None] = {}
-        self.unsaved: dict[int, None] = {}
+    def __init__(self, request_epilogue: Callable[[], None]) -> None:
+        self._request_epilogue = request_epilogue
+        self.to_back_up: dict[int, None] = {}
+        self.to_save: dict[int, None] = {}
         self._postponed: dict[int, None] = {}
         self.room_on_l2 = False
 
     def __len__(self) -> int:
-        return len(self.dirty) + len(self.unsaved) + len(self._postponed)
+        return len(self.to_back_up) + len(self.to_save) + len(self._postponed)
 
     def back_up(self, nodes: Iterable[int]) -> None:
         """Let nodes be due for a backup."""
-        self.dirty.update(dict.fromkeys(nodes))
-        self._stir()
+        self.to_back_up.update(dict.fromkeys(nodes))
+        self._request_epilogue()
 
     def save(self, nodes: Iterable[int]) -> None:
         """Let nodes be due for a save."""
-        self.unsaved.update(dict.fromkeys(nodes))
-        self._stir()
+        self.to_save.update(dict.fromkeys(nodes))
+        self._request_epilogue()
 
     def postpone(self, nodes: Iterable[int]) -> None:
         """Let backups wait for room that is coming on L2, until a transfer ends."""
@@ -44,18 +44,18 @@ class Due:
             self.back_up(self._postponed)
             self._postponed.clear()
         self.room_on_l2 = True
-        self._stir()
+        self._request_epilogue()
 
     def split(self, node: int, upper: int) -> None:
         """Let what is due for a node be due for its upper half too."""
-        for nodes in (self.dirty, self.unsaved, self._postponed):
+        for nodes in (self.to_back_up, self.to_save, self._postponed):
             if node in nodes:
                 nodes[upper] = None
 
     def buried(self, nodes: Iterable[int]) -> None:
         """Forget nodes that left the tree."""
-        if self.dirty or self.unsaved or self._postponed:
+        if self.to_back_up or self.to_save or self._postponed:
             for node in nodes:
-                self.dirty.pop(node, None)
-                self.unsaved.pop(node, None)
+                self.to_back_up.pop(node, None)
+                self.to_save.pop(node, None)
                 self._postponed.pop(node, None)

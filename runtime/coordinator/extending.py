@@ -11,11 +11,11 @@ from ...errors import ConfigError, NoCapacity, StaleLease
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import CacheActors
+from .capacity import Capacity, Shortage
+from .capacity_queue import CapacityQueue
 from .flights import Flight
 from .leases import LeaseRecord
-from .parts import Parts
-from .room import Lack, Room
-from .room_queue import RoomQueue
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
@@ -38,10 +38,10 @@ class ExtendFlight(Flight, eq=False):
         self.answer(extended)
         return True
 
-    async def give_up(self) -> bool:
+    async def expire(self) -> bool:
         """Be refused; whether its lease holds anything that a release would give to others."""
-        shortage, _ = await self.by.shortage(self.record, self.msg.count)
-        self.refuse(shortage)
+        error, _ = await self.by.no_capacity(self.record, self.msg.count)
+        self.refuse(error)
         return self.record.holds
 
     async def leave(self) -> None:
@@ -54,22 +54,22 @@ class Extending:
 
     def __init__(
         self,
-        parts: Parts,
-        room: Room,
-        queue: RoomQueue,
+        actors: CacheActors,
+        capacity: Capacity,
+        queue: CapacityQueue,
         leases: Mapping[int, LeaseRecord],
         patience: float,
     ) -> None:
-        self._parts = parts
-        self._room = room
+        self._actors = actors
+        self._capacity = capacity
         self._leases = leases
         self._patience = patience
-        self._page = parts.page
-        self._names = tuple(part.name for part in parts.all)
-        self._snapshots = {part.name: part for part in parts.snapshots}
-        self._states = tuple((part.index, part.name) for part in parts.snapshots)
-        self._windowed = tuple(part.index for part in parts.windowed)
-        self._nothing = (b"",) * len(parts.all)
+        self._page = actors.page
+        self._names = tuple(part.name for part in actors.components)
+        self._snapshots = {part.name: part for part in actors.snapshots}
+        self._states = tuple((part.index, part.name) for part in actors.snapshots)
+        self._windowed = tuple(part.index for part in actors.windowed)
+        self._nothing = (b"",) * len(actors.components)
         self.queue = queue
 
     async def extend(self, record: LeaseRecord, msg: m.Extend) -> m.Extended | ExtendFlight:
@@ -86,13 +86,13 @@ class Extending:
         if not want:
             return self._grant(record, count, self._nothing)
         if not self.queue.waiting:
-            got = await self._room.take(_L1, want)
-            if not isinstance(got, Lack):
+            got = await self._capacity.allocate(_L1, want)
+            if not isinstance(got, Shortage):
                 return self._grant(record, count, got)
         patience = self._patience if msg.patience < 0 else msg.patience
-        shortage, hopeless = await self.shortage(record, count)
+        error, hopeless = await self.no_capacity(record, count)
         if hopeless or patience <= 0:
-            raise shortage
+            raise error
         flight = ExtendFlight(self, record, msg)
         self.queue.join(flight, trio.current_time() + patience)
         return flight
@@ -100,12 +100,12 @@ class Extending:
     async def take(self, record: LeaseRecord, count: int) -> m.Extended | None:
         """Extend if there is room now."""
         want = self._want(record, count)
-        got = await self._room.take(_L1, want) if want else self._nothing
-        return None if isinstance(got, Lack) else self._grant(record, count, got)
+        got = await self._capacity.allocate(_L1, want) if want else self._nothing
+        return None if isinstance(got, Shortage) else self._grant(record, count, got)
 
-    async def shortage(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, bool]:
+    async def no_capacity(self, record: LeaseRecord, count: int) -> tuple[NoCapacity, bool]:
         """Say what lacks for so many tokens more, and whether no release could ever help."""
-        return await self._room.shortage(self._want(record, count))
+        return await self._capacity.no_capacity(self._want(record, count))
 
     def is_live(self, record: LeaseRecord) -> bool:
         """Say whether a lease has not been released."""
@@ -145,7 +145,7 @@ class Extending:
             if share.part.snapshot and slot:
                 free.append((share.part.name, slot, 0))
                 share.slot = b""
-        await self._room.give_back(_L1, free)
+        await self._capacity.free(_L1, free)
 
     async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
         """Keep the working state as that of a position; -1 where there is no slot for the copy."""
@@ -168,10 +168,10 @@ class Extending:
         if share.kept and share.kept[-1][0] == at:
             kept = share.kept[-1][1]
             copy = t.CopyState(part.name, share.slot, kept, msg.stream)
-            self._room.captured(await self._parts.l1.ask(copy))
+            self._capacity.note_fence(await self._actors.l1.ask(copy))
             return int.from_bytes(kept, "little")
-        slot = await self._room.clone(part, share.slot, msg.stream)
-        if isinstance(slot, Lack):
+        slot = await self._capacity.clone(part, share.slot, msg.stream)
+        if isinstance(slot, Shortage):
             return -1
         share.kept.append((at, slot))
         return int.from_bytes(slot, "little")
@@ -187,7 +187,7 @@ class Extending:
             )
         record.forget(extent)
         if count:
-            await self._room.give_back(_L1, self._shorten(record, extent))
+            await self._capacity.free(_L1, self._shorten(record, extent))
         return extent
 
     def _shorten(self, record: LeaseRecord, extent: int) -> list[tuple[str, bytes, int]]:
@@ -225,4 +225,4 @@ class Extending:
             if share.receipts and start >= share.low_end:
                 receded = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
-        await self._room.give_back(_L1, free)
+        await self._capacity.free(_L1, free)

@@ -23,20 +23,20 @@ class Flight(msgspec.Struct, eq=False, kw_only=True):
     token: ReplyToken | None = None
     _table: dict[ReplyToken, Flight] | None = None
 
-    def take_off(self, table: dict[ReplyToken, Flight], token: ReplyToken) -> None:
+    def wait_with(self, table: dict[ReplyToken, Flight], token: ReplyToken) -> None:
         """Be answered later, by this token; the table knows of it until then."""
         self._table, self.token = table, token
         table[token] = self
 
     def answer(self, value: Any) -> None:
         """Give the answer; the flight is over."""
-        self._land().reply(value)
+        self._close().reply(value)
 
     def refuse(self, error: BanyanError) -> None:
         """Refuse with an error; the flight is over."""
-        self._land().fail(error)
+        self._close().fail(error)
 
-    def _land(self) -> ReplyToken:
+    def _close(self) -> ReplyToken:
         token, table = self.token, self._table
         if token is None or table is None:
             raise RuntimeError("a request that was answered at once cannot be answered again")

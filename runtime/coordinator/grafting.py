@@ -10,8 +10,8 @@ from ...errors import IntegrityError
 from ...spec import TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
-from .parts import Part, Parts
-from .room import Room
+from .cache_actors import CacheActors, ComponentRef
+from .capacity import Capacity
 from .runs import Run, joined
 from .splitting import Splitter
 
@@ -19,41 +19,41 @@ from .splitting import Splitter
 class Grafting:
     """Adopt fetched objects for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts, room: Room, splitter: Splitter) -> None:
-        self._parts = parts
-        self._room = room
+    def __init__(self, actors: CacheActors, capacity: Capacity, splitter: Splitter) -> None:
+        self._actors = actors
+        self._capacity = capacity
         self._splitter = splitter
 
-    async def give_back(self, items: list[t.StoreItem]) -> None:
+    async def free(self, items: list[t.StoreItem]) -> None:
         """Free the pages of objects that nobody can use."""
         free = [(item.component, item.pages, 0) for item in items]
-        await self._room.give_back(Tier.L2, free)
+        await self._capacity.free(Tier.L2, free)
 
     async def graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
         """Adopt fetched objects on L2; False, and nothing is changed, where FULL lacks below them."""
-        parts, tree = self._parts, self._parts.tree
+        actors, tree = self._actors, self._actors.tree
         key = msg.tokens[: endpoint * TOKEN_BYTES]
         own: dict[str, list[t.StoreItem]] = {}
         for item in items:
             own.setdefault(item.component, []).append(item)
-        runs = {part: joined(own.get(part.name, ()), parts.page) for part in parts.paged}
+        runs = {part: joined(own.get(part.name, ()), actors.page) for part in actors.paged}
         walked = await tree.ask(c.Walk(msg.namespace, key))
-        base = runs[parts.base]
+        base = runs[actors.base]
         if not await self._stands(walked, base[0].start if base else endpoint):
             return False
         starts = [(part, run.start, Tier.L2) for part in runs for run in runs[part]]
         # where a run ends before the endpoint, and where a state stands, a node has to end
         stands = {run.end for part in runs for run in runs[part]}
-        stands.update(item.end for part in parts.snapshots for item in own.get(part.name, ()))
+        stands.update(item.end for part in actors.snapshots for item in own.get(part.name, ()))
         known = await self._splitter.cut(walked, starts, tuple(sorted(stands - {endpoint})))
-        now = parts.tick()
+        now = actors.tick()
         cuts = sorted({*stands, *(at for _, at, _ in starts)})
         grown = await self._grow(msg.namespace, key, known, cuts, now)
         path = c.Grown((*known.path, *grown.path), (*known.ends, *grown.ends))
-        for part in parts.paged:
+        for part in actors.paged:
             for run in runs[part]:
                 await self._adopt(part, run, path, now)
-        for part in parts.snapshots:
+        for part in actors.snapshots:
             await self._keep(part, own.get(part.name, []), path, now)
         return True
 
@@ -61,32 +61,36 @@ class Grafting:
         self, namespace: bytes, key: bytes, known: c.Grown, cuts: list[int], now: int
     ) -> c.Grown:
         """Add the nodes that the tree lacks of a key, without payload yet."""
-        parts, ends = self._parts, known.ends[-1] if known.ends else 0
+        actors, ends = self._actors, known.ends[-1] if known.ends else 0
         end = len(key) // TOKEN_BYTES
         if ends == end:
             return c.Grown((), ())
         parent = known.path[-1] if known.path else c.ROOT
         within = tuple(at for at in cuts if ends < at < end)
-        grown = await parts.tree.ask(c.Insert(namespace, key[ends * TOKEN_BYTES :], parent, within))
+        grown = await actors.tree.ask(
+            c.Insert(namespace, key[ends * TOKEN_BYTES :], parent, within)
+        )
         if isinstance(grown, c.Walked):
             raise IntegrityError(f"tokens behind {ends} are there already, below node {parent}")
-        for part in parts.paged:
+        for part in actors.paged:
             bare = c.Grow(
                 Tier.L2, parent, grown.path, grown.ends, end, b"", (), relock=False, now=now
             )
             await part.ref.ask(bare)
         return grown
 
-    async def _adopt(self, part: Part, run: Run, path: c.Grown, now: int) -> None:
+    async def _adopt(self, part: ComponentRef, run: Run, path: c.Grown, now: int) -> None:
         """Hand a fetched run over to the nodes of its range; what they have already goes back."""
         low, high = bisect_right(path.ends, run.start), bisect_left(path.ends, run.end) + 1
         adopted = await part.ref.ask(
             c.Adopt(Tier.L2, path.path[low:high], path.ends[low:high], run.start, run.pages, now)
         )
         if adopted.free:
-            await self._room.give_back(Tier.L2, [(part.name, adopted.free, 0)])
+            await self._capacity.free(Tier.L2, [(part.name, adopted.free, 0)])
 
-    async def _keep(self, part: Part, run: list[t.StoreItem], path: c.Grown, now: int) -> None:
+    async def _keep(
+        self, part: ComponentRef, run: list[t.StoreItem], path: c.Grown, now: int
+    ) -> None:
         """Hand fetched states over to the nodes at whose ends they stand."""
         nodes, ends = path.path, path.ends
         starts = (0, *ends)
@@ -97,7 +101,7 @@ class Grafting:
         if states:
             kept = await part.ref.ask(c.Keep(Tier.L2, tuple(states), now))
             if kept.free:
-                await self._room.give_back(Tier.L2, [(part.name, kept.free, 0)])
+                await self._capacity.free(Tier.L2, [(part.name, kept.free, 0)])
 
     async def _stands(self, walked: c.Walked, start: int) -> bool:
         """Say whether L2 holds FULL right up to `start`: nothing may hang below a hole."""
@@ -105,5 +109,5 @@ class Grafting:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return (await self._parts.base.ref.ask(Foot(node))).firm
+                return (await self._actors.base.ref.ask(Foot(node))).firm
         return False

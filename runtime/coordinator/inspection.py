@@ -9,8 +9,8 @@ import msgspec
 from ...components import messages as c
 from ...spec import Tier
 from ...tiers import messages as t
+from .cache_actors import CacheActors
 from .leases import LeaseRecord
-from .parts import Parts
 
 
 class LeaseShareView(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +70,7 @@ class Inspection(msgspec.Struct, frozen=True, gc=False):
 
 
 async def gather(
-    parts: Parts, leases: Iterable[LeaseRecord], staged: dict[str, bytes]
+    actors: CacheActors, leases: Iterable[LeaseRecord], staged: dict[str, bytes]
 ) -> Inspection:
     """Ask every actor for its views; used inside an operation of the cache actor."""
     components = [
@@ -82,10 +82,10 @@ async def gather(
             await part.ref.ask(c.Ledger()),
             (await part.ref.ask(c.Shared(Tier.L1)), await part.ref.ask(c.Shared(Tier.L2))),
         )
-        for part in parts.all
+        for part in actors.components
     ]
     pools: dict[str, tuple[PoolView, ...]] = {}
-    for tier, ref in parts.tiers.items():
+    for tier, ref in actors.tiers.items():
         views: list[PoolView] = []
         for usage in await ref.ask(t.Usage()):
             owned = usage.capacity - usage.free - usage.quarantined
@@ -93,8 +93,8 @@ async def gather(
             views.append(PoolView(usage.component, owned, free, quarantined))
         pools[tier.name.lower()] = tuple(views)
     return Inspection(
-        parts.page,
-        await parts.tree.ask(c.Nodes()),
+        actors.page,
+        await actors.tree.ask(c.Nodes()),
         tuple(components),
         tuple(_lease_view(record) for record in leases),
         pools,

@@ -6,8 +6,8 @@ from ...components import messages as c
 from ...errors import StaleLease
 from ...spec import Tier
 from .. import messages as m
+from .capacity import Capacity
 from .leases import LeaseRecord, Share
-from .room import Room
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
@@ -15,9 +15,9 @@ _L1 = Tier.L1  # asking an enum for a member costs more than a call
 class LeaseBook(dict[int, LeaseRecord]):
     """Live leases by id; asking for one that is not there raises StaleLease."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, capacity: Capacity) -> None:
         super().__init__()
-        self._room = room
+        self._capacity = capacity
         self._last = 0
 
     def __missing__(self, id: int) -> LeaseRecord:
@@ -38,7 +38,7 @@ class LeaseBook(dict[int, LeaseRecord]):
         )
         return record
 
-    async def give_back(self, record: LeaseRecord) -> None:
+    async def release(self, record: LeaseRecord) -> None:
         """Unlock and free all that a record holds; it is no lease any more."""
         del self[record.id]
         free: list[tuple[str, bytes, int]] = []
@@ -54,4 +54,4 @@ class LeaseBook(dict[int, LeaseRecord]):
                 for _, slot in share.kept:
                     free.append((part.name, slot, 0))
         if free:
-            await self._room.give_back(_L1, free)
+            await self._capacity.free(_L1, free)

@@ -6,7 +6,7 @@ import msgspec
 
 from ...components.messages import ROOT, Locked, Receipt
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES
-from .parts import Part
+from .cache_actors import ComponentRef
 
 
 class Share(msgspec.Struct, eq=False):
@@ -17,7 +17,7 @@ class Share(msgspec.Struct, eq=False):
     `pages` is the page table of the locked coverage until the lease is answered.
     """
 
-    part: Part
+    part: ComponentRef
     receipts: tuple[Receipt, ...] = ()
     low_end: int = 0
     start: int = 0

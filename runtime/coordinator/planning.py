@@ -7,7 +7,7 @@ import msgspec
 from ...components import messages as c
 from ...spec import TOKEN_BYTES
 from ..messages import Acquire, Explain, Peek, Peeked
-from .parts import Part, Parts
+from .cache_actors import CacheActors, ComponentRef
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -43,17 +43,17 @@ def reusable_tokens(tokens: bytes, page: int) -> int:
 class Planner:
     """Plan for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, actors: CacheActors) -> None:
+        self._actors = actors
 
     def walk_of(self, msg: Acquire | Peek | Explain) -> c.Walk:
         """Ask for what of a prompt may be reused."""
-        size = reusable_tokens(msg.tokens, self._parts.page) * TOKEN_BYTES
+        size = reusable_tokens(msg.tokens, self._actors.page) * TOKEN_BYTES
         return c.Walk(msg.namespace, msg.tokens, c.ROOT, size)
 
     async def alone(self, walked: c.Walked, *, host: bool) -> int:
         """Return how far the base component alone would go."""
-        reached = await self._parts.base.ref.ask(
+        reached = await self._actors.base.ref.ask(
             c.Reach(walked.path, walked.ends, walked.ends[-1], walked.partial, host)
         )
         return reached.boundary
@@ -64,10 +64,10 @@ class Planner:
             return Plan(0, resident=True, full=0)
         boundary = walked.ends[-1]
         full = -1
-        settled: Part | None = None
+        settled: ComponentRef | None = None
         resident = True
         while True:
-            for part in self._parts.all:
+            for part in self._actors.components:
                 if part is settled:
                     return Plan(boundary, resident, full)
                 reached = await part.ref.ask(
@@ -84,7 +84,7 @@ class Planner:
 
     async def peek(self, msg: Peek) -> Peeked:
         """Return how far a prompt could be reused."""
-        walked = await self._parts.tree.ask(self.walk_of(msg))
+        walked = await self._actors.tree.ask(self.walk_of(msg))
         lower = await self.agree(walked, host=True)
         if lower.resident:
             return Peeked(lower.boundary, lower.boundary, lower.full)
@@ -93,11 +93,11 @@ class Planner:
 
     async def explain(self, msg: Explain) -> tuple[Verdict, ...]:
         """Return, per component on its own, how far it would go and what stops it."""
-        limit = reusable_tokens(msg.tokens, self._parts.page)
-        walked = await self._parts.tree.ask(self.walk_of(msg))
+        limit = reusable_tokens(msg.tokens, self._actors.page)
+        walked = await self._actors.tree.ask(self.walk_of(msg))
         end = walked.ends[-1] if walked.ends else 0
         verdicts: list[Verdict] = []
-        for part in self._parts.all:
+        for part in self._actors.components:
             reached = await part.ref.ask(
                 c.Reach(walked.path, walked.ends, end, walked.partial, host=True)
             )

@@ -19,12 +19,12 @@ from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
 from .alarm import Alarm
+from .cache_actors import CacheActors
+from .capacity import Capacity, Shortage
 from .endpoints import Endpoints, union
 from .facts import PrefetchDone
 from .grafting import Grafting
-from .parts import Parts
 from .planning import reusable_tokens
-from .room import Lack, Room
 from .transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     `storage_transfer`, `abandoned`. `queued` wait for room on L2, in the order of their deadlines.
     """
 
-    parts: Parts
-    room: Room
+    actors: CacheActors
+    capacity: Capacity
     transfers: Transfers
     grafting: Grafting
     endpoints: Endpoints
@@ -55,9 +55,9 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
         `boundary` is how far all components reach without it, `full` how far FULL does. A second wish
         for the same chunk joins the first, and may ask for itself what lies beyond.
         """
-        first = min(full, boundary) // self.parts.chunk * self.parts.chunk
+        first = min(full, boundary) // self.actors.chunk * self.actors.chunk
         namespace, tokens = asker.msg.namespace, asker.msg.tokens
-        key = (namespace, tokens[: (first + self.parts.chunk) * TOKEN_BYTES])
+        key = (namespace, tokens[: (first + self.actors.chunk) * TOKEN_BYTES])
         prefetch = self.by_chunk.get(key)
         if prefetch is None:
             prefetch = Prefetch(self, asker, key, full, boundary)
@@ -66,7 +66,7 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
 
     async def serve(self) -> None:
         """Try again who waits for room on L2: a transfer has ended there."""
-        self.room.due.room_on_l2 = False
+        self.capacity.due.room_on_l2 = False
         for prefetch in tuple(self.queued):
             await prefetch.fetch()
 
@@ -136,9 +136,9 @@ class Prefetch(Transfer):
     async def search(self) -> None:
         """Ask the store what it has."""
         asked = self.asker.msg
-        tokens = asked.tokens[: reusable_tokens(asked.tokens, self._by.parts.page) * TOKEN_BYTES]
+        tokens = asked.tokens[: reusable_tokens(asked.tokens, self._by.actors.page) * TOKEN_BYTES]
         find = m.Find(self.id, asked.namespace, tokens, self.full, self.reuse)
-        await self._by.parts.below.ask(find)
+        await self._by.actors.controller.ask(find)
 
     async def found(self, msg: m.Found) -> None:
         """Take what the store says it has: fetch it, or end here."""
@@ -164,7 +164,7 @@ class Prefetch(Transfer):
             return self.reach
         if self.failed:
             return 0  # the store has no answer for anybody
-        page, chunk = self._by.parts.page, self._by.parts.chunk
+        page, chunk = self._by.actors.page, self._by.actors.chunk
         mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
         limit = reusable_tokens(theirs, page) // chunk * chunk
         most = min(limit, reusable_tokens(mine, page) // chunk * chunk)
@@ -186,8 +186,10 @@ class Prefetch(Transfer):
         want: dict[str, int] = {}
         for item, count in zip(found, pages, strict=True):
             want[item.component] = want.get(item.component, 0) + count
-        got = await by.room.take(Tier.L2, tuple(want.items()), await self._pinned(self.asker.msg))
-        if isinstance(got, Lack):
+        got = await by.capacity.allocate(
+            Tier.L2, tuple(want.items()), await self._pinned(self.asker.msg)
+        )
+        if isinstance(got, Shortage):
             if not got.coming:
                 self.end("host_capacity")
             elif self not in by.queued:
@@ -195,16 +197,16 @@ class Prefetch(Transfer):
                 by.alarm.set(self.deadline)
             return
         by.queued.pop(self, None)
-        room = dict(zip(want, got, strict=True))
+        ids = dict(zip(want, got, strict=True))
         items: list[t.StoreItem] = []
         for item, count in zip(found, pages, strict=True):
-            mine, room[item.component] = (
-                room[item.component][: count * PAGE_ID_BYTES],
-                room[item.component][count * PAGE_ID_BYTES :],
+            mine, ids[item.component] = (
+                ids[item.component][: count * PAGE_ID_BYTES],
+                ids[item.component][count * PAGE_ID_BYTES :],
             )
             items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
         self.items = tuple(items)
-        await by.parts.below.ask(m.Fetch(self.id, self.items))
+        await by.actors.controller.ask(m.Fetch(self.id, self.items))
 
     def leave(self, flight: AcquireFlight) -> None:
         """Let an acquire wait for it no longer; for nobody it does not wait for room."""
@@ -213,14 +215,14 @@ class Prefetch(Transfer):
             self.end("abandoned")
 
     def _pages(self, item: t.StoreItem) -> int:
-        if self._by.parts.by_name[item.component].snapshot:
+        if self._by.actors.by_name[item.component].snapshot:
             return 1
-        return (item.end - item.start) // self._by.parts.page
+        return (item.end - item.start) // self._by.actors.page
 
     async def _pinned(self, msg: m.Acquire) -> frozenset[int]:
         """Return the nodes whose L2 copies the fetched chunks will stand on."""
-        limit = reusable_tokens(msg.tokens, self._by.parts.page)
-        walked = await self._by.parts.tree.ask(
+        limit = reusable_tokens(msg.tokens, self._by.actors.page)
+        walked = await self._by.actors.tree.ask(
             c.Walk(msg.namespace, msg.tokens[: limit * TOKEN_BYTES])
         )
         return frozenset(walked.path)
@@ -233,10 +235,10 @@ class Prefetch(Transfer):
         arrived = list(zip(self.items, msg.good, strict=True))
         endpoint = self._reached([item for item, ok in arrived if ok])
         used = [item for item, ok in arrived if ok and item.end <= endpoint]
-        await grafting.give_back([item for item, ok in arrived if not ok or item.end > endpoint])
+        await grafting.free([item for item, ok in arrived if not ok or item.end > endpoint])
         outcome = "loaded" if all(msg.good) else "storage_transfer"
         if used and not await grafting.graft(self.asker.msg, endpoint, used):
-            await grafting.give_back(used)
+            await grafting.free(used)
             outcome, used = "anchor_lost", []
         self.count("l3_l2", sum(map(self._by.endpoints.bytes, used)))
         self.end(outcome, endpoint if used else 0)

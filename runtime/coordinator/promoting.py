@@ -13,9 +13,9 @@ from ...components.move_messages import Arrive
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import ComponentRef
 from .copies import Copy
 from .facts import PromoteDone
-from .parts import Part
 from .transfers import Transfers
 
 
@@ -28,7 +28,7 @@ class Promote(Copy):
     target: ClassVar[Tier] = Tier.L1
     direction: ClassVar[str] = "l2_l1"
 
-    async def copied(self, msg: m.Transferred) -> None:
+    async def copied(self, msg: m.Copied) -> None:
         """End it, and report that for each sampled request that waits for it."""
         self.report(PromoteDone, pages=self.pages, error=msg.error)
         await super().copied(msg)
@@ -42,11 +42,11 @@ class Promoting:
 
     def __init__(self, transfers: Transfers) -> None:
         self._transfers = transfers
-        self.promoted = [0] * len(transfers.parts.all)
+        self.promoted = [0] * len(transfers.actors.components)
 
     async def promote(
         self,
-        missing: list[tuple[Part, tuple[c.NodePages, ...]]],
+        missing: list[tuple[ComponentRef, tuple[c.NodePages, ...]]],
         rooms: tuple[bytes, ...],
     ) -> Promote:
         """Start to bring payload to the L1 pages that were taken for it.

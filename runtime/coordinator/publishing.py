@@ -4,7 +4,7 @@
     own            ==================================
     result    |--- A ---|--- B ---|-- new --|-- cap --|
 
-What existing nodes hold stays, what they lack is attached (revival). The rest becomes new nodes, cut
+What existing nodes hold stays, what they shortage is attached (revival). The rest becomes new nodes, cut
 where own pages of a component start, where a snapshot stands, and where the need of the end begins
 (the leaf cap: a lock on the end pins a window and not a long node).
 
@@ -18,11 +18,11 @@ from ...components import messages as c
 from ...errors import ConfigError
 from ...spec import TOKEN_BYTES, Tier
 from .. import messages as m
+from .cache_actors import CacheActors
+from .capacity import Capacity
 from .facts import PublishDone
 from .leases import LeaseRecord, Share
-from .parts import Parts
 from .reporting import Reporter
-from .room import Room
 from .splitting import Splitter
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
@@ -32,13 +32,15 @@ _NO_NODES = c.Grown((), ())
 class Publishing:
     """Publish for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts, room: Room, splitter: Splitter, report: Reporter) -> None:
-        self._parts = parts
-        self._tree = parts.tree
-        self._room = room
+    def __init__(
+        self, actors: CacheActors, capacity: Capacity, splitter: Splitter, report: Reporter
+    ) -> None:
+        self._actors = actors
+        self._tree = actors.tree
+        self._capacity = capacity
         self._splitter = splitter
         self._report = report
-        self._writes_through = parts.l2 is not None
+        self._writes_through = actors.l2 is not None
 
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> m.Published:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
@@ -51,7 +53,7 @@ class Publishing:
         if appended:
             record.generated += appended
         record.computed = max(record.computed, upto)
-        upto -= upto % self._parts.page
+        upto -= upto % self._actors.page
         patches: list[tuple[int, int, bytes]] = []
         gained: dict[int, None] = {}
         if upto > record.published:
@@ -67,11 +69,11 @@ class Publishing:
                 await self._grow(record, grown)
                 gained.update(dict.fromkeys(grown.path))
         starts: tuple[int, ...] = ()
-        if self._parts.windowed:
+        if self._actors.windowed:
             starts = tuple([share.start for share in record.shares])
         published = m.Published(record.published, tuple(patches), starts)
         if gained and self._writes_through:
-            self._room.due.back_up(gained)
+            self._capacity.due.back_up(gained)
         if began:
             self._report.done(
                 PublishDone,
@@ -93,7 +95,7 @@ class Publishing:
     ) -> tuple[c.Walked, int]:
         """Shorten what agrees with own tokens where a node is arriving on L1."""
         stop = len(walked.path)
-        for part in self._parts.all:
+        for part in self._actors.components:
             stop = min(stop, await part.ref.ask(c.Arriving(walked.path)))
         if stop < len(walked.path):
             upto = walked.ends[stop - 1] if stop else record.published
@@ -115,7 +117,7 @@ class Publishing:
 
     def _cuts(self, record: LeaseRecord, start: int, upto: int) -> tuple[int, ...]:
         """Return where new nodes for tokens from `start` to `upto` are cut."""
-        page = self._parts.page
+        page = self._actors.page
         cuts: set[int] = set()
         for share in record.shares:
             part = share.part
@@ -134,7 +136,7 @@ class Publishing:
 
     async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
         """Let every component take its share over to new nodes; the lease stands at their end then."""
-        now, path, ends, page = self._parts.tick(), new.path, new.ends, self._parts.page
+        now, path, ends, page = self._actors.tick(), new.path, new.ends, self._actors.page
         upto = ends[-1]
         for share in record.shares:
             part = share.part
@@ -171,8 +173,8 @@ class Publishing:
 
         Notes what replaces duplicates, and the nodes that gained payload.
         """
-        now, path, ends, priority = self._parts.tick(), known.path, known.ends, record.priority
-        anchor, upto, page = path[-1], ends[-1], self._parts.page
+        now, path, ends, priority = self._actors.tick(), known.path, known.ends, record.priority
+        anchor, upto, page = path[-1], ends[-1], self._actors.page
         free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             part = share.part
@@ -191,7 +193,7 @@ class Publishing:
             if adopted.free:
                 free.append((part.name, adopted.free, 0))
         if free:
-            await self._room.give_back(_L1, free)
+            await self._capacity.free(_L1, free)
         record.anchor, record.published = anchor, upto
 
     def _completed(self, known: c.Grown, attached: tuple[int, ...]) -> dict[int, None]:
@@ -201,7 +203,7 @@ class Publishing:
         """
         if not attached:
             return {}
-        chunk, start, reach = self._parts.chunk, 0, 0
+        chunk, start, reach = self._actors.chunk, 0, 0
         gained: dict[int, None] = {}
         for node, end in zip(known.path, known.ends, strict=True):
             if node in attached:

@@ -13,12 +13,12 @@ from ...components.move_messages import Read
 from ...telemetry.logs import warn_store_takes_nothing
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import ComponentRef
 from .endpoints import Endpoints
-from .parts import Part
 from .transfers import Transfer, Transfers
 
 _BATCH_NODES = 16
-"""Nodes that one pass over the unsaved takes."""
+"""Nodes due for a save that one pass takes."""
 
 _SILENT_SAVES = 8
 """Saves in a row of which the store took nothing before that is said."""
@@ -40,7 +40,7 @@ class Save(Transfer):
         self.count("l2_l3", msg.stored)
         self._by.count_lost(msg)
         if msg.chain:
-            await self._all.parts.tree.ask(c.Chained(self._node, msg.at, msg.chain))
+            await self._transfers.actors.tree.ask(c.Chained(self._node, msg.at, msg.chain))
         self.over()
 
 
@@ -48,29 +48,29 @@ class Saving:
     """Plan and start saves; used inside the cache actor's operations only."""
 
     def __init__(self, transfers: Transfers, endpoints: Endpoints) -> None:
-        self._parts = transfers.parts
-        self._due = transfers.room.due
+        self._actors = transfers.actors
+        self._due = transfers.capacity.due
         self._transfers = transfers
         self._endpoints = endpoints
         self._lost_saves = 0
 
     def startable(self) -> bool:
         """Say whether saves are due and none is under way."""
-        return bool(self._due.unsaved) and not self._transfers.any_of(Save)
+        return bool(self._due.to_save) and not self._transfers.any_of(Save)
 
     async def start(self) -> None:
         """Start to write to the store the chunks that end in nodes newly on L2."""
-        batch = list(self._due.unsaved)[:_BATCH_NODES]
+        batch = list(self._due.to_save)[:_BATCH_NODES]
         for node in batch:
-            del self._due.unsaved[node]
+            del self._due.to_save[node]
             await self._save_node(node)
 
     async def _save_node(self, node: int) -> None:
-        span = await self._parts.tree.ask(c.Span(node))
+        span = await self._actors.tree.ask(c.Span(node))
         if span is None:
             return
-        chunk = self._parts.chunk
-        path = await self._parts.tree.ask(c.Ancestry(node))
+        chunk = self._actors.chunk
+        path = await self._actors.tree.ask(c.Ancestry(node))
         start = path.ends[-2] if len(path.ends) > 1 else 0
         ends = range((start // chunk + 1) * chunk, span.end + 1, chunk)
         if not ends:
@@ -78,7 +78,7 @@ class Saving:
         save = Save(self, self._transfers, node)
         items: list[t.StoreItem] = []
         for end in ends:
-            for part in self._parts.all:
+            for part in self._actors.components:
                 item = await self._item(save.id, part, node, end)
                 if item is not None:
                     items.append(item)
@@ -88,13 +88,13 @@ class Saving:
             await save.settle(ok=True)
             save.over()
             return
-        await self._parts.below.ask(
+        await self._actors.controller.ask(
             m.Save(save.id, span.namespace, span.base, span.chain, span.tokens, tuple(items))
         )
 
-    async def _item(self, op: int, part: Part, node: int, end: int) -> t.StoreItem | None:
+    async def _item(self, op: int, part: ComponentRef, node: int, end: int) -> t.StoreItem | None:
         """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
-        first = end - self._parts.chunk
+        first = end - self._actors.chunk
         found = await part.ref.ask(Read(op, node, first, end))
         if not found.pages:
             return None
@@ -102,7 +102,7 @@ class Saving:
             need = part.rule.need(end)
             if (
                 not need
-                or found.start > max(first, need[0][0]) // self._parts.page * self._parts.page
+                or found.start > max(first, need[0][0]) // self._actors.page * self._actors.page
             ):
                 return None
         return t.StoreItem(part.name, b"", found.start, end, found.pages)

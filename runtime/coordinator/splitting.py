@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 from ...components import messages as c
 from ...spec import Tier
-from .parts import Part, Parts
+from .cache_actors import CacheActors, ComponentRef
 from .transfers import Transfers
 
 
 class Splitter:
     """Split for the cache actor; used inside its operations only."""
 
-    def __init__(self, parts: Parts, transfers: Transfers) -> None:
-        self._parts = parts
+    def __init__(self, actors: CacheActors, transfers: Transfers) -> None:
+        self._actors = actors
         self._transfers = transfers
 
     async def split(self, node: int, at: int) -> int:
         """Split a node; return the new upper node, which ends at `at`."""
-        upper = await self._parts.tree.ask(c.Split(node, at))
+        upper = await self._actors.tree.ask(c.Split(node, at))
         done = c.SplitDone(node, upper, at)
-        for part in self._parts.all:
+        for part in self._actors.components:
             await part.ref.ask(done)
         self._transfers.follow_split(node, upper)
         return upper
@@ -41,7 +41,7 @@ class Splitter:
     async def cut(
         self,
         walked: c.Walked,
-        owns: Iterable[tuple[Part, int, Tier]],
+        owns: Iterable[tuple[ComponentRef, int, Tier]],
         stands: tuple[int, ...] = (),
         start: int = 0,
     ) -> c.Grown:

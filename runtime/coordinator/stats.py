@@ -12,10 +12,10 @@ from ...tiers import messages as t
 from ...tiers.store import messages as s
 from .. import messages as m
 from .backups import Backups
-from .parts import Parts
+from .cache_actors import CacheActors
+from .capacity import Capacity
 from .prefetching import Prefetching
 from .promoting import Promoting
-from .room import Room
 from .transfers import DIRECTIONS, Transfers
 
 
@@ -86,9 +86,9 @@ class Counters:
 class Statistics(msgspec.Struct, kw_only=True, eq=False):
     """Reads the numbers of a cache where they are counted."""
 
-    parts: Parts
+    actors: CacheActors
     counters: Counters
-    room: Room
+    capacity: Capacity
     transfers: Transfers
     backups: Backups
     promoting: Promoting
@@ -98,7 +98,7 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
-        room, moved = self.room, self.transfers.moved_bytes
+        capacity, moved = self.capacity, self.transfers.moved_bytes
         return Totals(
             requests=self.counters.requests,
             tokens=self.counters.tokens,
@@ -106,12 +106,12 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             components=tuple(
                 ComponentStats(
                     part.name,
-                    room.evicted[Tier.L1][part.index],
-                    room.evicted[Tier.L2][part.index],
-                    room.demoted[part.index],
+                    capacity.evicted[Tier.L1][part.index],
+                    capacity.evicted[Tier.L2][part.index],
+                    capacity.demoted[part.index],
                     self.promoting.promoted[part.index],
                 )
-                for part in self.parts.all
+                for part in self.actors.components
             ),
             moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
             leases=len(self.leases),
@@ -121,9 +121,9 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
 
     async def gather(self) -> CacheStats:
         """Put the report together; used inside an operation of the cache actor."""
-        totals, parts = self.totals(), self.parts
+        totals, actors = self.totals(), self.actors
         pools: dict[str, tuple[t.PoolUsage, ...]] = {}
-        for tier, ref in parts.tiers.items():
+        for tier, ref in actors.tiers.items():
             pools[tier.name.lower()] = await ref.ask(t.Usage())
         return CacheStats(
             requests=totals.requests,
@@ -133,11 +133,11 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             moved_bytes=dict(totals.moved),
             prefetches=dict(self.prefetching.outcomes),
             skipped_backups=self.backups.skipped,
-            nodes=await parts.tree.ask(Count()),
+            nodes=await actors.tree.ask(Count()),
             leases=totals.leases,
             waiting=totals.waiting,
             in_flight=totals.in_flight,
-            due=len(self.room.due),
+            due=len(self.capacity.due),
             pools=pools,
-            store=None if parts.store is None else await parts.store.ask(s.ReadStoreTier()),
+            store=None if actors.store is None else await actors.store.ask(s.ReadStoreTier()),
         )

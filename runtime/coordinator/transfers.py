@@ -15,9 +15,9 @@ from ...actors import Fact
 from ...components.move_messages import Moved
 from ...errors import IntegrityError
 from ...spec import Tier
-from .parts import Parts
+from .cache_actors import CacheActors
+from .capacity import Capacity
 from .reporting import Reporter
-from .room import Room
 
 if TYPE_CHECKING:
     from .acquiring import AcquireFlight
@@ -34,10 +34,10 @@ class Transfers:
     """
 
     def __init__(
-        self, parts: Parts, room: Room, page_bytes: tuple[int, ...], report: Reporter
+        self, actors: CacheActors, capacity: Capacity, page_bytes: tuple[int, ...], report: Reporter
     ) -> None:
-        self.parts = parts
-        self.room = room
+        self.actors = actors
+        self.capacity = capacity
         self.report = report
         self.page_bytes = page_bytes
         self._last = 0
@@ -63,11 +63,11 @@ class Transfers:
 
     def quiet(self) -> bool:
         """Say whether nothing is in flight, nor due."""
-        return not (self.running or len(self.room.due))
+        return not (self.running or len(self.capacity.due))
 
     def follow_split(self, node: int, upper: int) -> None:
         """Let what is due or on its way for a node hold for its upper half too."""
-        self.room.due.split(node, upper)
+        self.capacity.due.split(node, upper)
         for transfer in self.running.values():
             transfer.split(node, upper)
 
@@ -75,12 +75,12 @@ class Transfers:
 class Transfer:
     """One transfer on its way, and the acquires that wait for it; `target` is where it puts pages."""
 
-    __slots__ = ("_all", "id", "started", "waiting")
+    __slots__ = ("_transfers", "id", "started", "waiting")
 
     target: ClassVar[Tier] = Tier.L2
 
     def __init__(self, transfers: Transfers) -> None:
-        self._all = transfers
+        self._transfers = transfers
         self.id = transfers.begin(self)
         self.started = transfers.report.now()
         self.waiting: dict[AcquireFlight, None] = {}
@@ -98,27 +98,27 @@ class Transfer:
 
     async def settle(self, *, ok: bool) -> None:
         """End its marks and free what was waiting for its end."""
-        room = self._all.room
-        for part in self._all.parts.all:
+        capacity = self._transfers.capacity
+        for part in self._transfers.actors.components:
             freed = await part.ref.ask(Moved(self.id, ok))
             if freed.free:
-                await room.give_back(self.target, [(part.name, freed.free, 0)])
+                await capacity.free(self.target, [(part.name, freed.free, 0)])
             for tier, pages in freed.late:
-                await room.give_back(Tier(tier), [(part.name, pages, 0)])
-        await room.over(self.id)
+                await capacity.free(Tier(tier), [(part.name, pages, 0)])
+        await capacity.over(self.id)
 
     def count(self, direction: str, size: int) -> None:
         """Count bytes that it has moved."""
-        self._all.moved_bytes[direction] += size
+        self._transfers.moved_bytes[direction] += size
 
     def report(self, kind: type[Fact], **fields: Any) -> None:
         """Report its end for each sampled request that waits for it."""
         for flight in self.waiting:
             if flight.trace is not None:
-                self._all.report.done(kind, self.started, flight.trace, op=self.id, **fields)
+                self._transfers.report.done(kind, self.started, flight.trace, op=self.id, **fields)
 
     def over(self) -> None:
         """End: it is in flight no more, and who waits hears of it."""
-        del self._all.running[self.id]
+        del self._transfers.running[self.id]
         for flight in self.waiting:
             flight.transfer_over(self)

@@ -7,6 +7,7 @@ waiting for room) happens outside and comes back as a message; its asker is answ
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from ...actors import Coordinator, Message, ReplyToken, handles
@@ -17,6 +18,9 @@ from .acquiring import AcquireFlight, Acquiring
 from .alarm import Alarm
 from .backups import Backups
 from .batching import Batching
+from .cache_actors import CacheActors
+from .capacity import Capacity
+from .capacity_queue import CapacityQueue
 from .claiming import Claiming
 from .cooling import Cooling
 from .copies import Copy
@@ -27,21 +31,18 @@ from .flights import Flight
 from .grafting import Grafting
 from .inspection import Inspection, gather
 from .lease_book import LeaseBook
-from .parts import Parts
 from .planning import Planner, Verdict
 from .prefetching import Prefetch, Prefetching
 from .promoting import Promoting
 from .publishing import Publishing
 from .reporting import Reporter
-from .room import Room
-from .room_queue import RoomQueue
 from .saving import Save, Saving
 from .splitting import Splitter
 from .stats import CacheStats, Counters, Statistics
 from .transfers import Transfers
 
 
-class GiveUp(Message[None], frozen=True):
+class AskersLeft(Message[None], frozen=True):
     """Askers left before their answers: give back what was held for them."""
 
 
@@ -57,7 +58,7 @@ class UnifiedRadixCache(Coordinator):
 
     def __init__(
         self,
-        parts: Parts,
+        actors: CacheActors,
         page_bytes: tuple[int, ...],
         *,
         endpoints: Endpoints,
@@ -67,33 +68,35 @@ class UnifiedRadixCache(Coordinator):
         prefetch_threshold: int,
     ) -> None:
         super().__init__()
-        self._parts = parts
+        self._actors = actors
         self._report = Reporter(self)
-        self._due = Due(self._stir)
-        self._room = Room(parts, self._report, self._due)
-        self._planner = Planner(parts)
-        self._transfers = Transfers(parts, self._room, page_bytes, self._report)
-        self._splitter = Splitter(parts, self._transfers)
+        self._due = Due(self._request_epilogue)
+        self._capacity = Capacity(actors, self._report, self._due)
+        self._planner = Planner(actors)
+        self._transfers = Transfers(actors, self._capacity, page_bytes, self._report)
+        self._splitter = Splitter(actors, self._transfers)
         self._backups = Backups(self._transfers)
         self._saving = Saving(self._transfers, endpoints)
         self._alarm = Alarm(self)
         self._prefetching = Prefetching(
-            parts=parts,
-            room=self._room,
+            actors=actors,
+            capacity=self._capacity,
             transfers=self._transfers,
-            grafting=Grafting(parts, self._room, self._splitter),
+            grafting=Grafting(actors, self._capacity, self._splitter),
             endpoints=endpoints,
             alarm=self._alarm,
             timeout=store_timeout,
         )
         counters = Counters()
-        self._leases = LeaseBook(self._room)
-        self._queue = RoomQueue(self._alarm, self._stir)
+        self._leases = LeaseBook(self._capacity)
+        self._queue = CapacityQueue(self._alarm, self._request_epilogue)
         self._cooling = Cooling(self, fences)
-        self._claiming = Claiming(parts, self._room, self._planner, self._splitter, self._leases)
+        self._claiming = Claiming(
+            actors, self._capacity, self._planner, self._splitter, self._leases
+        )
         self._acquiring = Acquiring(
-            parts=parts,
-            room=self._room,
+            actors=actors,
+            capacity=self._capacity,
             queue=self._queue,
             planner=self._planner,
             claiming=self._claiming,
@@ -103,17 +106,20 @@ class UnifiedRadixCache(Coordinator):
             book=self._leases,
             counters=counters,
             report=self._report,
-            stir=self._stir,
+            request_epilogue=self._request_epilogue,
             prefetch_threshold=prefetch_threshold,
             patience=room_timeout,
+            ready=deque(),
         )
-        self._batching = Batching(parts, self._room, self._planner, self._claiming, self._leases)
-        self._publishing = Publishing(parts, self._room, self._splitter, self._report)
-        self._extending = Extending(parts, self._room, self._queue, self._leases, room_timeout)
+        self._batching = Batching(
+            actors, self._capacity, self._planner, self._claiming, self._leases
+        )
+        self._publishing = Publishing(actors, self._capacity, self._splitter, self._report)
+        self._extending = Extending(actors, self._capacity, self._queue, self._leases, room_timeout)
         self.statistics = Statistics(
-            parts=parts,
+            actors=actors,
             counters=counters,
-            room=self._room,
+            capacity=self._capacity,
             transfers=self._transfers,
             backups=self._backups,
             promoting=self._acquiring.promoting,
@@ -126,8 +132,8 @@ class UnifiedRadixCache(Coordinator):
         self._woken = False
         self._left: list[ReplyToken] = []
         self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
-        self._giving_up = False
-        self._lower = parts.l2 is not None
+        self._cleaning_up = False
+        self._has_l2 = actors.l2 is not None
 
     def __repr__(self) -> str:
         return (
@@ -137,9 +143,9 @@ class UnifiedRadixCache(Coordinator):
 
     # -- after each operation --------------------------------------------------------------------------
 
-    def _stir(self) -> None:
+    def _request_epilogue(self) -> None:
         """Have the epilogue look around: somebody waits, or something is due."""
-        self.restless = True
+        self.epilogue_due = True
 
     async def epilogue(self) -> None:
         """Let go on who can, serve who waits for room, wake the background, tell who waits for quiet."""
@@ -150,7 +156,7 @@ class UnifiedRadixCache(Coordinator):
             await ready.popleft().go_on()
         if queue.waiting:
             await queue.serve()
-            self._cooling.wait(self._room.fence)
+            self._cooling.wait(self._capacity.fence)
         if not self._woken and (self._backups.startable() or self._saving.startable()):
             self._woken = True
             self.ref.tell(m.Background())
@@ -158,7 +164,7 @@ class UnifiedRadixCache(Coordinator):
             for token in self._settling:
                 token.reply(None)
             self._settling.clear()
-        self.restless = bool(queue.waiting or due.dirty or due.unsaved or self._settling)
+        self.epilogue_due = bool(queue.waiting or due.to_back_up or due.to_save or self._settling)
 
     # -- leases ---------------------------------------------------------------------------------------
 
@@ -167,13 +173,13 @@ class UnifiedRadixCache(Coordinator):
         """Lease the longest reusable prefix; answer later where something must come first."""
         trace = self.trace
         started = 0 if trace is None else self._report.begin()
-        lower = self._lower and msg.wait
+        lower = self._has_l2 and msg.wait
         acquired = None if lower else await self._claiming.at_once(msg)
         if acquired is None:
-            flight = AcquireFlight(self._acquiring, msg, trace, started, self._lower)
+            flight = AcquireFlight(self._acquiring, msg, trace, started, self._has_l2)
             acquired = await flight.attempt()
             if acquired is None:
-                flight.take_off(self._flights, self.defer())
+                flight.wait_with(self._flights, self.defer())
                 return None
         self._acquiring.answered(msg, acquired, trace, started)
         return acquired
@@ -191,10 +197,10 @@ class UnifiedRadixCache(Coordinator):
     async def extend(self, msg: m.Extend) -> m.Extended | None:
         """Give private pages, in the order of asking; answer later where room must come first."""
         if msg.fence:
-            self._room.captured(msg.fence)
+            self._capacity.note_fence(msg.fence)
         extended = await self._extending.extend(self._leases[msg.lease], msg)
         if isinstance(extended, ExtendFlight):
-            extended.take_off(self._flights, self.defer())
+            extended.wait_with(self._flights, self.defer())
             return None
         return extended
 
@@ -219,25 +225,25 @@ class UnifiedRadixCache(Coordinator):
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; return the extent."""
         if msg.fence:
-            self._room.captured(msg.fence)
+            self._capacity.note_fence(msg.fence)
         return await self._extending.trim(self._leases[msg.lease], msg.count)
 
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         if msg.fence:
-            self._room.captured(msg.fence)
+            self._capacity.note_fence(msg.fence)
         return await self._publishing.publish(self._leases[msg.lease], msg)
 
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
         """Give back everything that a lease holds."""
         if msg.fence:
-            self._room.captured(msg.fence)
+            self._capacity.note_fence(msg.fence)
         record = self._leases.get(msg.lease)
         if record is None:
             return False
-        await self._leases.give_back(record)
+        await self._leases.release(record)
         return True
 
     # -- askers that left -----------------------------------------------------------------------------
@@ -245,30 +251,30 @@ class UnifiedRadixCache(Coordinator):
     def abandoned(self, token: ReplyToken) -> None:
         """Give back, by an operation of its own, what was held for an asker that left."""
         self._left.append(token)
-        self._give_up_soon()
+        self._clean_up_soon()
 
     def orphaned(self, msg: Any, result: Any) -> None:
         """Take back what an answer that found nobody has given."""
         if isinstance(result, m.Acquired):
             self._unclaimed.append(m.Release(result.lease))
-            self._give_up_soon()
+            self._clean_up_soon()
         elif isinstance(msg, m.AcquireBatch):
             self._unclaimed += [m.Release(acquired.lease) for acquired in result]
-            self._give_up_soon()
+            self._clean_up_soon()
         elif isinstance(result, m.Extended):
             self._unclaimed.append((msg, result))
-            self._give_up_soon()
+            self._clean_up_soon()
 
-    def _give_up_soon(self) -> None:
+    def _clean_up_soon(self) -> None:
         # One message for all of them: thousands may be cancelled at once, and mailboxes are bounded.
-        if not self._giving_up:
-            self._giving_up = True
-            self.ref.tell(GiveUp(), control=True)
+        if not self._cleaning_up:
+            self._cleaning_up = True
+            self.ref.tell(AskersLeft(), control=True)
 
-    @handles(GiveUp)
-    async def give_up(self, msg: GiveUp) -> None:
+    @handles(AskersLeft)
+    async def askers_left(self, msg: AskersLeft) -> None:
         """Forget whose askers left, and take back what they did not take."""
-        self._giving_up = False
+        self._cleaning_up = False
         left, self._left = self._left, []
         for token in left:
             flight = self._flights.pop(token, None)
@@ -299,8 +305,8 @@ class UnifiedRadixCache(Coordinator):
         """Look after waiters when the device has passed what freed pages had to wait for."""
         self._cooling.cooled(msg.fence)
 
-    @handles(m.Transferred)
-    async def transferred(self, msg: m.Transferred) -> None:
+    @handles(m.Copied)
+    async def copied(self, msg: m.Copied) -> None:
         """Settle a copy."""
         await self._transfers.of(Copy, msg.op).copied(msg)
 
@@ -334,17 +340,17 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.EvictPages)
     async def evict(self, msg: m.EvictPages) -> m.EvictReport:
         """Evict unlocked payload on request."""
-        part = self._parts.by_name.get(msg.component)
-        if part is None or msg.tier not in self._parts.tiers:
+        part = self._actors.by_name.get(msg.component)
+        if part is None or msg.tier not in self._actors.tiers:
             raise ConfigError(f"no component {msg.component!r} on {msg.tier.name} here")
-        return await self._room.evict(msg.tier, part, msg.pages)
+        return await self._capacity.evict(msg.tier, part, msg.pages)
 
     @handles(m.Settle)
     async def settle(self, msg: m.Settle) -> None:
         """Reply when nothing is in flight between tiers, nor due."""
         if not self._transfers.quiet():
             self._settling[self.defer()] = None
-            self._stir()
+            self._request_epilogue()
 
     @handles(m.Stats)
     async def stats(self, msg: m.Stats) -> CacheStats:
@@ -354,4 +360,4 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Inspect)
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Return all bookkeeping at this moment."""
-        return await gather(self._parts, tuple(self._leases.values()), self._prefetching.staged())
+        return await gather(self._actors, tuple(self._leases.values()), self._prefetching.staged())

@@ -14,7 +14,7 @@ from banyankv import (
     Tier,
     open_cache,
 )
-from banyankv.runtime.coordinator.room import Lack, Room
+from banyankv.runtime.coordinator.capacity import Capacity, Shortage
 from banyankv.testing import FaultyStore, MemoryStore, StoreFailure, StoreFault
 from trio.testing import wait_all_tasks_blocked
 
@@ -271,8 +271,8 @@ async def test_a_fetch_for_nobody_does_not_wait_for_room(dispatch):
 async def test_a_hit_waits_for_room_so_long_in_all(dispatch, autojump_clock, monkeypatch):
     """It waits for room, then for a copy that fails, then for room again, and all that once."""
 
-    async def is_coming(*_) -> Lack:
-        return Lack(coming=True)
+    async def is_coming(*_) -> Shortage:
+        return Shortage(coming=True)
 
     copies = Copies()
     small = config(dispatch, {"full": 40, "mamba": 9}, 40, patience=10)
@@ -287,7 +287,7 @@ async def test_a_hit_waits_for_room_so_long_in_all(dispatch, autojump_clock, mon
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as patch:
-                patch.setattr(Room, "take", is_coming)
+                patch.setattr(Capacity, "allocate", is_coming)
                 nursery.start_soon(hit, cache, OLD, hits := [])
                 await wait_all_tasks_blocked()
             assert (await cache.stats()).waiting == 1
@@ -297,7 +297,7 @@ async def test_a_hit_waits_for_room_so_long_in_all(dispatch, autojump_clock, mon
             stats = await cache.stats()
             assert (stats.waiting, stats.in_flight) == (0, 1)
             await trio.sleep(2)
-            monkeypatch.setattr(Room, "clone", is_coming)
+            monkeypatch.setattr(Capacity, "clone", is_coming)
             await copies.go(ok=False)
             assert (await cache.stats()).waiting == 1
         assert (hits, trio.current_time() - began) == ([0], 10)

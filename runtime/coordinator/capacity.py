@@ -12,9 +12,9 @@ from ...errors import NoCapacity
 from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
+from .cache_actors import CacheActors, ComponentRef
 from .due import Due
 from .facts import EvictDone
-from .parts import Part, Parts
 from .reporting import Reporter
 
 BOTH = (Tier.L1, Tier.L2)
@@ -22,14 +22,14 @@ _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NONE: frozenset[int] = frozenset()
 _NOTHING = Freed()
 
-Want = tuple[tuple[str, int], ...]
+PagesWanted = tuple[tuple[str, int], ...]
 """Pages that are asked for, as (component, pages)."""
 
 _Back = list[tuple[str, bytes, int]]
 """Pages on their way back to one tier, as the items of `Free`: (component, pages, op)."""
 
 
-class Lack(msgspec.Struct, frozen=True, gc=False):
+class Shortage(msgspec.Struct, frozen=True, gc=False):
     """Why nothing was given, and nothing more evicted.
 
     `coming`: what is pending will meet the request by itself, when copies end or the device has
@@ -42,7 +42,7 @@ class Lack(msgspec.Struct, frozen=True, gc=False):
     possible: int = 0
 
 
-class Room:
+class Capacity:
     """Allocate and evict for the cache actor; used inside its operations only.
 
     Nothing is evicted for a request unless all of it can then be met, now or by what is pending.
@@ -51,66 +51,68 @@ class Room:
     per component; `due` is what nodes wait for.
     """
 
-    def __init__(self, parts: Parts, report: Reporter, due: Due) -> None:
-        self._parts = parts
-        self._tiers = tuple(tier for tier in BOTH if tier in parts.tiers)
+    def __init__(self, actors: CacheActors, report: Reporter, due: Due) -> None:
+        self._actors = actors
+        self._tiers = tuple(tier for tier in BOTH if tier in actors.tiers)
         self._report = report
         self._fence = 0
         self.due = due
-        zero = [0] * len(parts.all)
+        zero = [0] * len(actors.components)
         self.evicted = {tier: list(zero) for tier in BOTH}
         self.demoted = list(zero)
 
-    async def take_free(self, tier: Tier, want: Want) -> tuple[bytes, ...] | None:
+    async def allocate_free(self, tier: Tier, want: PagesWanted) -> tuple[bytes, ...] | None:
         """Allocate all of `want` from what is free now, or nothing."""
-        answer = await self._parts.tiers[tier].ask(t.Allocate(want))
+        answer = await self._actors.tiers[tier].ask(t.Allocate(want))
         return answer.pages if isinstance(answer, t.Allocated) else None
 
-    async def take(
-        self, tier: Tier, want: Want, pinned: frozenset[int] = _NONE
-    ) -> tuple[bytes, ...] | Lack:
+    async def allocate(
+        self, tier: Tier, want: PagesWanted, pinned: frozenset[int] = _NONE
+    ) -> tuple[bytes, ...] | Shortage:
         """Allocate all of `want` or nothing, evicting as far as needed.
 
         Pages in quarantine are counted on: nothing more is evicted in their place.
         """
-        ref = self._parts.tiers[tier]
+        ref = self._actors.tiers[tier]
         answer = await ref.ask(t.Allocate(want))
         while isinstance(answer, t.Short):
             back = await self._make_room(tier, answer, pinned)
-            if isinstance(back, Lack):
+            if isinstance(back, Shortage):
                 return back
             fence = self._fence if tier == _L1 else 0
             answer = await ref.ask(t.Allocate(want, tuple(back), fence))
         return answer.pages
 
     async def clone(
-        self, part: Part, source: bytes, stream: int, pinned: frozenset[int] = _NONE
-    ) -> bytes | Lack:
+        self, part: ComponentRef, source: bytes, stream: int, pinned: frozenset[int] = _NONE
+    ) -> bytes | Shortage:
         """Copy a state to an L1 slot of its own, evicting where none is free: not what is `pinned`."""
-        ref = self._parts.tiers[_L1]
+        ref = self._actors.tiers[_L1]
         clone = t.Clone(part.name, source, stream)
         answer = await ref.ask(clone)
         while isinstance(answer, t.Short):
             back = await self._make_room(_L1, answer, pinned)
-            if isinstance(back, Lack):
+            if isinstance(back, Shortage):
                 return back
-            await self.give_back(_L1, back)
+            await self.free(_L1, back)
             answer = await ref.ask(clone)
         if answer.fence:
-            self.captured(answer.fence)
+            self.note_fence(answer.fence)
         return answer.slot
 
-    async def _make_room(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> _Back | Lack:
+    async def _make_room(
+        self, tier: Tier, short: t.Short, pinned: frozenset[int]
+    ) -> _Back | Shortage:
         """Evict what is lacking, if then all is there or pending; what goes back to the tier, then."""
-        lacking: list[tuple[Part, int]] = []
+        lacking: list[tuple[ComponentRef, int]] = []
         for name, needed, free, coming in short.lacking:
             pages = needed - free - coming
             if pages > 0:
-                lacking.append((self._parts.by_name[name], pages))
+                lacking.append((self._actors.by_name[name], pages))
         possible = short.lacking[0][2]
         if not lacking:  # each alone would do, perhaps, but not all: pools may share floating slabs
             waits = any(needed > free for _, needed, free, _ in short.lacking)
-            return Lack(coming=waits, possible=possible)
+            return Shortage(coming=waits, possible=possible)
         for part, pages in lacking[1:]:  # the first is asked by its eviction
             if pages > await part.ref.ask(Unlocked(tier, pinned)):
                 return await self._why(tier, short, pinned)
@@ -125,22 +127,22 @@ class Room:
             if pages * PAGE_ID_BYTES > along:
                 missing = pages - along // PAGE_ID_BYTES
                 await self._evict(tier, part, missing, pinned, back)
-        return back or Lack(coming=True, possible=possible)
+        return back or Shortage(coming=True, possible=possible)
 
-    async def _why(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> Lack:
+    async def _why(self, tier: Tier, short: t.Short, pinned: frozenset[int]) -> Shortage:
         """Say why nothing was evicted: some pools lack more than may go, or it is still arriving."""
         beyond: list[str] = []
         possible = short.lacking[0][2]
         for name, needed, free, coming in short.lacking:
-            unlocked = await self._parts.by_name[name].ref.ask(Unlocked(tier, pinned))
+            unlocked = await self._actors.by_name[name].ref.ask(Unlocked(tier, pinned))
             if needed - free - coming > unlocked:
                 possible = possible if beyond else free + unlocked
                 beyond.append(name)
-        return Lack(coming=not beyond, pools=tuple(beyond), possible=possible)
+        return Shortage(coming=not beyond, pools=tuple(beyond), possible=possible)
 
-    async def is_coming(self, want: Want) -> bool:
+    async def is_coming(self, want: PagesWanted) -> bool:
         """Say whether L1 lacks some of `want` now, and what is pending will do."""
-        free = {pool.component: pool for pool in await self._parts.l1.ask(t.Usage())}
+        free = {pool.component: pool for pool in await self._actors.l1.ask(t.Usage())}
         lacks = False
         for name, pages in want:
             pool = free[name]
@@ -149,16 +151,16 @@ class Room:
             lacks = lacks or pages > pool.free
         return lacks
 
-    async def shortage(self, want: Want) -> tuple[NoCapacity, bool]:
+    async def no_capacity(self, want: PagesWanted) -> tuple[NoCapacity, bool]:
         """Find the L1 pool that is furthest from giving its part of `want`: the error that says so.
 
         Also says whether it is larger than the pool, so that no release could ever help.
         """
         found: list[tuple[bool, int, NoCapacity]] = []
-        for pool in await self._parts.l1.ask(t.Usage()):
+        for pool in await self._actors.l1.ask(t.Usage()):
             needed = sum([pages for name, pages in want if name == pool.component])
             if needed:
-                held, _ = await self._parts.by_name[pool.component].ref.ask(c.Ledger())
+                held, _ = await self._actors.by_name[pool.component].ref.ask(c.Ledger())
                 evictable, pending = held.cached - held.locked, pool.quarantined
                 possible = pool.free + evictable + pending
                 locked = pool.capacity - possible
@@ -169,11 +171,11 @@ class Room:
         beyond, _, error = max(found, key=lambda entry: entry[:2])
         return error, beyond
 
-    async def evict(self, tier: Tier, part: Part, pages: int) -> m.EvictReport:
+    async def evict(self, tier: Tier, part: ComponentRef, pages: int) -> m.EvictReport:
         """Evict from one component; return its own pages freed and pending, and the nodes touched."""
         back: _Back = []
         freed = await self._evict(tier, part, pages, _NONE, back)
-        await self.give_back(tier, back)
+        await self.free(tier, back)
         own = len(freed.free) // PAGE_ID_BYTES
         why = "target" if freed.pages >= pages else "exhausted"
         return m.EvictReport(own, freed.pages - own, len(freed.nodes), why)
@@ -181,7 +183,7 @@ class Room:
     async def _evict(
         self,
         tier: Tier,
-        part: Part,
+        part: ComponentRef,
         pages: int,
         pinned: frozenset[int],
         back: _Back,
@@ -200,10 +202,10 @@ class Room:
         if base.nodes:
             # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
             drop = Drop(base.nodes, tier, base.gone)
-            for other in self._parts.auxiliary:
+            for other in self._actors.auxiliary:
                 self._count(other, await other.ref.ask(drop), tier, back)
             if base.gone:
-                await self._parts.tree.ask(c.Remove(base.gone))
+                await self._actors.tree.ask(c.Remove(base.gone))
                 self.due.buried(base.gone)
         if freed.spoilt:
             await self._drop_spoilt(freed.spoilt, base.gone, tier, back)
@@ -222,7 +224,7 @@ class Room:
         """Evict FULL from those of the nodes that are leaves: their own boundary is no good any more."""
         if not nodes:
             return _NOTHING
-        base = self._parts.base
+        base = self._actors.base
         leaves = await base.ref.ask(EvictLeaves(nodes, tier))
         self._count(base, leaves, tier, back)
         return leaves
@@ -234,20 +236,22 @@ class Room:
         nodes = tuple(node for node in spoilt if node not in gone)
         if nodes:
             for at in self._tiers:
-                dropped = await self._drop(self._parts.snapshots, nodes, at)
+                dropped = await self._drop(self._actors.snapshots, nodes, at)
                 if at == tier:
                     back += dropped
                 else:
-                    await self.give_back(at, dropped)
+                    await self.free(at, dropped)
 
-    async def _drop(self, parts: tuple[Part, ...], nodes: tuple[int, ...], tier: Tier) -> _Back:
+    async def _drop(
+        self, components: tuple[ComponentRef, ...], nodes: tuple[int, ...], tier: Tier
+    ) -> _Back:
         drop = Drop(nodes, tier)
         back: _Back = []
-        for part in parts:
+        for part in components:
             self._count(part, await part.ref.ask(drop), tier, back)
         return back
 
-    def _count(self, part: Part, freed: Freed, tier: Tier, back: _Back) -> None:
+    def _count(self, part: ComponentRef, freed: Freed, tier: Tier, back: _Back) -> None:
         """Count what a component let go on a tier, and add it to what goes back there."""
         left = freed.pages
         if not left:
@@ -263,12 +267,12 @@ class Room:
 
     async def drop(self, nodes: tuple[int, ...], tier: Tier) -> None:
         """Drop everything on a tier of these nodes (children before parents), and bury the dead."""
-        await self.give_back(tier, await self._drop(self._parts.all, nodes, tier))
+        await self.free(tier, await self._drop(self._actors.components, nodes, tier))
         await self.reap(nodes)
 
     async def reap(self, nodes: Iterable[int]) -> None:
         """Remove nodes that nothing keeps any more, and what that leaves bare above them."""
-        base, tree = self._parts.base, self._parts.tree
+        base, tree = self._actors.base, self._actors.tree
         for node in nodes:
             current = node
             while current and any(await base.ref.ask(Dead((current,)))):
@@ -282,11 +286,11 @@ class Room:
         """Let a node that FULL keeps nowhere leave the tree, with all that others hold of it."""
         gone = (node,)
         for tier in self._tiers:
-            await self.give_back(tier, await self._drop(self._parts.auxiliary, gone, tier))
+            await self.free(tier, await self._drop(self._actors.auxiliary, gone, tier))
         forget = Drop((), _L1, gone)
-        for part in self._parts.all:
+        for part in self._actors.components:
             await part.ref.ask(forget)
-        await self._parts.tree.ask(c.Remove(gone))
+        await self._actors.tree.ask(c.Remove(gone))
         self.due.buried(gone)
 
     @property
@@ -294,21 +298,21 @@ class Room:
         """The latest point of the engine's work that was captured: what is freed now comes after it."""
         return self._fence
 
-    def captured(self, fence: int) -> None:
+    def note_fence(self, fence: int) -> None:
         """Note a point of the engine's work; fences only grow."""
         self._fence = max(self._fence, fence)
 
-    async def give_back(self, tier: Tier, items: list[tuple[str, bytes, int]]) -> None:
+    async def free(self, tier: Tier, items: list[tuple[str, bytes, int]]) -> None:
         """Free pages on a tier, as the items of `Free`: at once, or under an operation when it is over.
 
         L1 pages get a new owner only when the device has passed all that the engine had enqueued.
         """
         if items:
             fence = self._fence if tier == _L1 else 0
-            await self._parts.tiers[tier].ask(t.Free(tuple(items), fence))
+            await self._actors.tiers[tier].ask(t.Free(tuple(items), fence))
 
     async def over(self, op: int) -> None:
         """Let the quarantines of a transfer go on every tier."""
         for tier in self._tiers:
-            await self._parts.tiers[tier].ask(t.Over(op))
+            await self._actors.tiers[tier].ask(t.Over(op))
         self.due.room_came()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .messages import HitTokens
 
 
-class Request:
+class RequestTimer:
     """Times one acquire and reports how the whole request went, exactly once."""
 
     __slots__ = ("_acquire_ns", "_began", "_session", "_telemetry", "_tokens", "_traced", "trace")

@@ -34,21 +34,21 @@ class Waiter(Protocol):
         """Take what it waits for, if that is there now; whether it waits no longer."""
         ...
 
-    async def give_up(self) -> bool:
+    async def expire(self) -> bool:
         """End its waiting without the room; whether others may get some by what it does then."""
         ...
 
 
-class RoomQueue:
+class CapacityQueue:
     """Let requests wait for room; used inside the cache actor's operations only.
 
-    `waiting` is in the order of asking. `alarm` has `refuse_late` called at a time, `stir` has `serve`
-    called from now on.
+    `waiting` is in the order of asking. `alarm` has `refuse_late` called at a time, `request_epilogue`
+    has `serve` called from now on.
     """
 
-    def __init__(self, alarm: Alarm, stir: Callable[[], None]) -> None:
+    def __init__(self, alarm: Alarm, request_epilogue: Callable[[], None]) -> None:
         self._alarm = alarm
-        self._stir = stir
+        self._request_epilogue = request_epilogue
         self._served = False
         self._number = 0
         self._deadlines: list[tuple[float, int, Waiter]] = []
@@ -64,7 +64,7 @@ class RoomQueue:
             return
         self._number += 1
         self.waiting[waiter] = self._number
-        self._stir()
+        self._request_epilogue()
         if deadline < inf:
             heappush(self._deadlines, (deadline, self._number, waiter))
             self._alarm.set(deadline)
@@ -95,7 +95,7 @@ class RoomQueue:
             _, _, waiter = heappop(self._deadlines)
             first = next(iter(self.waiting)) is waiter
             self.leave(waiter)
-            if await waiter.give_up():
+            if await waiter.expire():
                 break
             if first:
                 await self.serve()
