@@ -21,6 +21,9 @@ TOKEN_BYTES: Final = 4
 PAGE_ID_BYTES: Final = 4
 """Bytes of one page id in a page list: little-endian int32."""
 
+PageList = bytes
+"""Page ids, packed little-endian int32."""
+
 
 class Tier(enum.IntEnum):
     """Where bytes are: L1 on the device, L2 in host memory, L3 in an external store."""

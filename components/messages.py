@@ -10,10 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..actors import Message, Reply
-from ..spec import Tier
-
-PageList = bytes
-"""Page ids, packed little-endian int32."""
+from ..spec import PageList, Tier
 
 ROOT = 0
 

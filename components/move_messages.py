@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..actors import Message, Reply
-from ..spec import Tier
-from .messages import NodePages, PageList
+from ..spec import PageList, Tier
+from .messages import NodePages
 
 
 class Pending(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ..errors import IntegrityError
-from ..spec import PAGE_ID_BYTES, Tier
-from .messages import Grow, PageList, Receipt
+from ..spec import PAGE_ID_BYTES, PageList, Tier
+from .messages import Grow, Receipt
 from .policies import Key
 from .presence import Presence
 from .records import NO_KIDS, Payload, Record

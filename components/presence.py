@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from ..errors import IntegrityError
-from ..spec import PAGE_ID_BYTES, Tier
+from ..spec import PAGE_ID_BYTES, PageList, Tier
 from .eviction import EvictionIndex
-from .messages import ROOT, PageList
+from .messages import ROOT
 from .move_messages import Freed, Late, Pending
 from .policies import Key
 from .records import Payload, Record, root_record

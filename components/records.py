@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..spec import PAGE_ID_BYTES
-from .messages import ROOT, PageList
+from ..spec import PAGE_ID_BYTES, PageList
+from .messages import ROOT
 
 NO_KIDS = [0, 0]
 """The counts of all records that count no children: one list for thousands, never changed."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..spec import PAGE_ID_BYTES
+from ..spec import PAGE_ID_BYTES, PageList
 from .contract import TreeComponent
-from .messages import Locked, NodePages, PageList, Receipt
+from .messages import Locked, NodePages, Receipt
 from .records import Payload, Record
 
 _NO_PAGE = b"\xff\xff\xff\xff"

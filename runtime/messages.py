@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..actors import Message, Reply, Trace
-from ..spec import Tier
+from ..spec import PageList, Tier
 from ..tiers.messages import Move, StoreItem
 from ..tiers.store.protocol import MissReason
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .coordinator.inspection import Inspection  # noqa: F401 - named as an answer's type, in quotes
     from .coordinator.planning import Verdict  # noqa: F401 - as above
     from .coordinator.stats import CacheStats  # noqa: F401 - as above
-
-PageList = bytes
 
 
 # -- from an engine ---------------------------------------------------------------------------------

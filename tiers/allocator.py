@@ -11,7 +11,7 @@ from array import array
 from typing import Protocol
 
 from ..errors import ConfigError, IntegrityError
-from .messages import PageList
+from ..spec import PageList
 from .owners import Owners
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Closed, ConfigError, IntegrityError, TierUnavailable
-from ..spec import ModelSpec
+from ..spec import ModelSpec, PageList
 from .layout import PageLayout, checked_ids, page_layouts
-from .messages import PageList
 from .pools import Rows
 
 if TYPE_CHECKING:

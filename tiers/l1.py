@@ -10,11 +10,11 @@ import numpy as np
 
 from ..actors import handles
 from ..errors import IntegrityError
-from ..spec import PAGE_ID_BYTES
+from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import FixedPool
 from .fences import Fences, cuda_stream
 from .layout import checked_ids
-from .messages import Clone, Cloned, CopyState, PageList, Short
+from .messages import Clone, Cloned, CopyState, Short
 from .pools import DevicePools
 from .tier import PageTier
 

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IntegrityError
-from ..spec import DTYPE_BYTES, ComponentSpec, ModelSpec, PagedSpec
-from .messages import PageList
+from ..spec import DTYPE_BYTES, ComponentSpec, ModelSpec, PagedSpec, PageList
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -7,9 +7,7 @@ the model's specification gives. An *operation* id (`op`, from 1) names one tran
 from __future__ import annotations
 
 from ..actors import Message, Reply
-
-PageList = bytes
-"""Page ids, packed little-endian int32."""
+from ..spec import PageList
 
 
 class Allocated(Reply, frozen=True):

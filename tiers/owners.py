@@ -6,8 +6,7 @@ from struct import Struct
 
 import numpy as np
 
-from ..spec import PAGE_ID_BYTES
-from .messages import PageList
+from ..spec import PAGE_ID_BYTES, PageList
 
 _FIRST = Struct("<I").unpack_from
 _OWNED = 0xFFFF_FFFF

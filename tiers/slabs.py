@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..spec import PAGE_ID_BYTES
+from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import negative, not_owned
-from .messages import PageList
 from .owners import Owners
 
 

@@ -7,20 +7,10 @@ from collections.abc import Iterable
 
 from ..actors import Leaf, handles
 from ..errors import ConfigError
-from ..spec import PAGE_ID_BYTES
+from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import PagePool
 from .fences import Fences, NoFences
-from .messages import (
-    Allocate,
-    Allocated,
-    Free,
-    FreePages,
-    Over,
-    PageList,
-    PoolUsage,
-    Short,
-    Usage,
-)
+from .messages import Allocate, Allocated, Free, FreePages, Over, PoolUsage, Short, Usage
 
 
 class _Pools(dict[str, PagePool]):

@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import trio
 
 from ...errors import ConfigError, IntegrityError
-from ...spec import PAGE_ID_BYTES, ModelSpec, PagedSpec
-from ..messages import PageList, StoreItem
+from ...spec import PAGE_ID_BYTES, ModelSpec, PagedSpec, PageList
+from ..messages import StoreItem
 from .keys import CHAIN_BYTES, KeyMaker
 from .objects import FINGERPRINT_BYTES, BadObject, Header, encode, select
 from .protocol import MissReason, Store, StoreStatistics
