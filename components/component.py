@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, Generic, TypeVar
 
 from ..actors import Leaf, handles
-from ..spec import PAGE_ID_BYTES, Tier
+from ..spec import PAGE_ID_BYTES, PageList, Tier
 from . import messages as m
 from .contract import TreeComponent
 from .move_messages import Arrive, Drop, Evict, Freed, Moved, Unbacked, Unlocked
@@ -191,9 +191,9 @@ class ComponentActor(Leaf, Generic[PresenceT]):
         return tuple(found)
 
     @handles(Arrive)
-    def arrive(self, msg: Arrive) -> m.PageList:
+    def arrive(self, msg: Arrive) -> PageList:
         """Start arrivals on a tier from what the other tier holds; return the source pages."""
-        sources: list[m.PageList] = []
+        sources: list[PageList] = []
         used = 0
         for node in msg.nodes:
             record = self._records[node]
@@ -241,6 +241,6 @@ class ComponentActor(Leaf, Generic[PresenceT]):
         )
 
     @handles(m.Shared)
-    def shared(self, msg: m.Shared) -> m.PageList:
+    def shared(self, msg: m.Shared) -> PageList:
         """Return pages that left their node while several operations read them."""
         return self._presence.shared(msg.tier)

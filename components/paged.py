@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from ..actors import handles
 from ..errors import IntegrityError
-from ..spec import PAGE_ID_BYTES, Tier
+from ..spec import PAGE_ID_BYTES, PageList, Tier
 from . import messages as m
 from .component import ComponentActor
 from .contract import TreeComponent
@@ -256,7 +256,7 @@ class PagedActor(ComponentActor[PagedPresence]):
         presence, tier, page = self._presence, msg.tier, self._page
         own, pages = msg.own, msg.pages
         _check_run(own, msg.ends[-1] if msg.ends else own, pages, page)
-        free: list[m.PageList] = []
+        free: list[PageList] = []
         attached: list[int] = []
         patches: list[m.Patch] = []
         used = 0
@@ -345,7 +345,7 @@ class PagedActor(ComponentActor[PagedPresence]):
         """Mark and return the L2 pages of a token range, as far back from its end as they go."""
         record = self._records[msg.node]
         start = msg.end
-        parts: list[m.PageList] = []
+        parts: list[PageList] = []
         while record.id and start > msg.start:
             payload = record.at[Tier.L2]
             if payload is None or payload.writer:
@@ -358,7 +358,7 @@ class PagedActor(ComponentActor[PagedPresence]):
         return Slice(start, b"".join(reversed(parts)))
 
 
-def _check_run(own: int, end: int, pages: m.PageList, page_size: int) -> None:
+def _check_run(own: int, end: int, pages: PageList, page_size: int) -> None:
     """Refuse pages that are not exactly those of the tokens from `own` to `end`."""
     count = (end - own) // page_size if end > own else 0
     if len(pages) != count * PAGE_ID_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from ..actors import handles
-from ..spec import Tier
+from ..spec import PageList, Tier
 from . import messages as m
 from .component import ComponentActor
 from .contract import TreeComponent
@@ -109,7 +109,7 @@ class SnapshotActor(ComponentActor[SnapshotPresence]):
     def keep(self, msg: m.Keep) -> m.Adopted:
         """Attach states to nodes that lack one, and give the others back."""
         presence, tier = self._presence, msg.tier
-        free: list[m.PageList] = []
+        free: list[PageList] = []
         attached: list[int] = []
         for state in msg.states:
             node, slot = state.node, state.slot

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..actors import Message, Reply, Trace
 from ..spec import PageList, Tier
-from ..tiers.messages import Move, StoreItem
+from ..tiers.messages import Move
+from ..tiers.store.messages import StoreItem
 from ..tiers.store.protocol import MissReason
 
 if TYPE_CHECKING:

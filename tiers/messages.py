@@ -81,7 +81,7 @@ class Cloned(Reply, frozen=True):
 class Clone(Message[Cloned | Short], frozen=True):
     """Take one slot of an L1 pool and copy the state in slot `source` to it, in the order of `stream`.
 
-    Answered with `Cloned`, or with `Short` and nothing changed. `stream` is as in `CopyState`.
+    `Short` changes nothing. `stream` is as in `CopyState`.
     """
 
     component: str
@@ -115,18 +115,3 @@ class Move(Reply, frozen=True):
     component: str
     source: PageList
     target: PageList
-
-
-class StoreItem(Reply, frozen=True):
-    """One L3 object, and which L2 pages its body is read from or written to, in order.
-
-    The body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot: start ==
-    end == its boundary). Where L2 has nothing for the head of the chunk, `start` is later than the
-    chunk's first token.
-    """
-
-    component: str
-    chain: bytes
-    start: int
-    end: int
-    pages: PageList

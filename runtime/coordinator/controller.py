@@ -14,7 +14,6 @@ import trio
 
 from ...actors import Coordinator, Message, Ref, handles
 from ...errors import BanyanError, IntegrityError
-from ...tiers import messages as t
 from ...tiers.copy import CopyEngine
 from ...tiers.store import messages as s
 from ...tiers.store.keys import chain, encoded_seed
@@ -90,7 +89,7 @@ class HybridCacheController(Coordinator):
         limit = len(chains) * self._endpoints.chunk
         endpoint = self._endpoints.deepest(held, limit, msg.full, msg.reuse)
         items = tuple(
-            t.StoreItem(name, chains[index], start, end, b"")
+            s.StoreItem(name, chains[index], start, end, b"")
             for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
         )
         full = self._endpoints.full_reach(held, msg.full)
@@ -140,9 +139,9 @@ class HybridCacheController(Coordinator):
         at = msg.base + len(chains) * chunk
         self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored, lost))
 
-    async def _missing(self, items: list[t.StoreItem]) -> list[t.StoreItem] | MissReason:
+    async def _missing(self, items: list[s.StoreItem]) -> list[s.StoreItem] | MissReason:
         """Return the items that the store does not hold yet, or why it cannot say."""
-        by_component: dict[str, list[t.StoreItem]] = {}
+        by_component: dict[str, list[s.StoreItem]] = {}
         for item in items:
             by_component.setdefault(item.component, []).append(item)
         probe = s.Probe(tuple((name, _packed(group)) for name, group in by_component.items()))
@@ -157,5 +156,5 @@ class HybridCacheController(Coordinator):
         ]
 
 
-def _packed(items: Iterable[t.StoreItem]) -> bytes:
+def _packed(items: Iterable[s.StoreItem]) -> bytes:
     return b"".join(item.chain for item in items)

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from ...components.contract import TreeComponent
 from ...spec import PAGE_ID_BYTES
-from ...tiers.messages import StoreItem
+from ...tiers.store.messages import StoreItem
 
 Spans = tuple[tuple[int, int], ...]
 """Token ranges [start, end), ascending, none touching the next; a state is (boundary, boundary)."""

@@ -8,7 +8,7 @@ from ...components import messages as c
 from ...components.move_messages import Foot
 from ...errors import IntegrityError
 from ...spec import TOKEN_BYTES, Tier
-from ...tiers import messages as t
+from ...tiers.store import messages as s
 from .. import messages as m
 from .cache_actors import CacheActors, ComponentRef
 from .capacity import Capacity
@@ -24,16 +24,16 @@ class Grafting:
         self._capacity = capacity
         self._splitter = splitter
 
-    async def free(self, items: list[t.StoreItem]) -> None:
+    async def free(self, items: list[s.StoreItem]) -> None:
         """Free the pages of objects that nobody can use."""
         free = [(item.component, item.pages, 0) for item in items]
         await self._capacity.free(Tier.L2, free)
 
-    async def graft(self, msg: m.Acquire, endpoint: int, items: list[t.StoreItem]) -> bool:
+    async def graft(self, msg: m.Acquire, endpoint: int, items: list[s.StoreItem]) -> bool:
         """Adopt fetched objects on L2; False, and nothing is changed, where FULL lacks below them."""
         actors, tree = self._actors, self._actors.tree
         key = msg.tokens[: endpoint * TOKEN_BYTES]
-        own: dict[str, list[t.StoreItem]] = {}
+        own: dict[str, list[s.StoreItem]] = {}
         for item in items:
             own.setdefault(item.component, []).append(item)
         runs = {part: joined(own.get(part.name, ()), actors.page) for part in actors.paged}
@@ -89,7 +89,7 @@ class Grafting:
             await self._capacity.free(Tier.L2, [(part.name, adopted.free, 0)])
 
     async def _keep(
-        self, part: ComponentRef, run: list[t.StoreItem], path: c.Grown, now: int
+        self, part: ComponentRef, run: list[s.StoreItem], path: c.Grown, now: int
     ) -> None:
         """Hand fetched states over to the nodes at whose ends they stand."""
         nodes, ends = path.path, path.ends

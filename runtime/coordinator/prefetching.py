@@ -16,7 +16,7 @@ import trio
 
 from ...components import messages as c
 from ...spec import PAGE_ID_BYTES, TOKEN_BYTES, Tier
-from ...tiers import messages as t
+from ...tiers.store import messages as s
 from .. import messages as m
 from .alarm import Alarm
 from .cache_actors import CacheActors
@@ -119,7 +119,7 @@ class Prefetch(Transfer):
     ) -> None:
         super().__init__(by.transfers)
         self._by = by
-        self._found: tuple[t.StoreItem, ...] = ()
+        self._found: tuple[s.StoreItem, ...] = ()
         self.asker = asker
         self.key = key
         self.full = full
@@ -128,7 +128,7 @@ class Prefetch(Transfer):
         self.endpoint = 0
         self.reach = 0
         self.failed = False
-        self.items: tuple[t.StoreItem, ...] = ()
+        self.items: tuple[s.StoreItem, ...] = ()
         by.by_chunk[key] = self
 
     # -- searching ------------------------------------------------------------------------------------
@@ -198,13 +198,13 @@ class Prefetch(Transfer):
             return
         by.queued.pop(self, None)
         ids = dict(zip(want, got, strict=True))
-        items: list[t.StoreItem] = []
+        items: list[s.StoreItem] = []
         for item, count in zip(found, pages, strict=True):
             mine, ids[item.component] = (
                 ids[item.component][: count * PAGE_ID_BYTES],
                 ids[item.component][count * PAGE_ID_BYTES :],
             )
-            items.append(t.StoreItem(item.component, item.chain, item.start, item.end, mine))
+            items.append(s.StoreItem(item.component, item.chain, item.start, item.end, mine))
         self.items = tuple(items)
         await by.actors.controller.ask(m.Fetch(self.id, self.items))
 
@@ -214,7 +214,7 @@ class Prefetch(Transfer):
         if not self.waiting and self in self._by.queued:
             self.end("abandoned")
 
-    def _pages(self, item: t.StoreItem) -> int:
+    def _pages(self, item: s.StoreItem) -> int:
         if self._by.actors.by_name[item.component].snapshot:
             return 1
         return (item.end - item.start) // self._by.actors.page
@@ -243,7 +243,7 @@ class Prefetch(Transfer):
         self.count("l3_l2", sum(map(self._by.endpoints.bytes, used)))
         self.end(outcome, endpoint if used else 0)
 
-    def _reached(self, good: list[t.StoreItem]) -> int:
+    def _reached(self, good: list[s.StoreItem]) -> int:
         """Return the endpoint that what arrived can serve, judged as what was found was.
 
         An object that did not come, of whichever component, leaves a hole, and only an endpoint

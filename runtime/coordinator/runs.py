@@ -8,7 +8,7 @@ import msgspec
 
 from ...errors import IntegrityError
 from ...spec import PAGE_ID_BYTES
-from ...tiers.messages import StoreItem
+from ...tiers.store.messages import StoreItem
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):

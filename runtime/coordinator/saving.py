@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...components import messages as c
 from ...components.move_messages import Read
 from ...telemetry.logs import warn_store_takes_nothing
-from ...tiers import messages as t
+from ...tiers.store import messages as s
 from .. import messages as m
 from .cache_actors import ComponentRef
 from .endpoints import Endpoints
@@ -76,7 +76,7 @@ class Saving:
         if not ends:
             return
         save = Save(self, self._transfers, node)
-        items: list[t.StoreItem] = []
+        items: list[s.StoreItem] = []
         for end in ends:
             for part in self._actors.components:
                 item = await self._item(save.id, part, node, end)
@@ -92,7 +92,7 @@ class Saving:
             m.Save(save.id, span.namespace, span.base, span.chain, span.tokens, tuple(items))
         )
 
-    async def _item(self, op: int, part: ComponentRef, node: int, end: int) -> t.StoreItem | None:
+    async def _item(self, op: int, part: ComponentRef, node: int, end: int) -> s.StoreItem | None:
         """Mark and name the L2 pages of one object; None where L2 holds less than a reuse needs."""
         first = end - self._actors.chunk
         found = await part.ref.ask(Read(op, node, first, end))
@@ -105,7 +105,7 @@ class Saving:
                 or found.start > max(first, need[0][0]) // self._actors.page * self._actors.page
             ):
                 return None
-        return t.StoreItem(part.name, b"", found.start, end, found.pages)
+        return s.StoreItem(part.name, b"", found.start, end, found.pages)
 
     def count_lost(self, msg: m.Saved) -> None:
         """Count saves in a row of which the store took nothing, and say so once."""

@@ -12,12 +12,11 @@ import trio.testing
 from banyankv.actors import open_system
 from banyankv.errors import ConfigError, TierUnavailable
 from banyankv.spec import ModelSpec, PagedSpec
-from banyankv.tiers.messages import StoreItem
 from banyankv.tiers.store.breaker import Breaker
 from banyankv.tiers.store.faulty import FaultyStore, SeededFaults, StoreFailure, StoreFault
 from banyankv.tiers.store.l3 import StoreTier
 from banyankv.tiers.store.memory import MemoryStore
-from banyankv.tiers.store.messages import Fetch, Outcomes, Probe, Probed, Save
+from banyankv.tiers.store.messages import Fetch, Outcomes, Probe, Probed, Save, StoreItem
 from banyankv.tiers.store.protocol import MissReason
 
 MODEL = ModelSpec(

@@ -13,7 +13,6 @@ from banyankv.actors import Ref, open_system
 from banyankv.actors.observer import Fact, Hop
 from banyankv.errors import ConfigError, DeadlineExceeded, WouldWait
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
-from banyankv.tiers.messages import StoreItem
 from banyankv.tiers.store.breaker import Breaker
 from banyankv.tiers.store.l3 import StoreTier
 from banyankv.tiers.store.memory import MemoryStore
@@ -25,6 +24,7 @@ from banyankv.tiers.store.messages import (
     ReadStoreTier,
     Save,
     StoreCall,
+    StoreItem,
 )
 from banyankv.tiers.store.protocol import MissReason
 

@@ -346,8 +346,9 @@ async def test_a_full_map_makes_room_or_refuses_but_never_escapes(tmp_path: Path
             assert await store.put([(key(90), b"new")]) == [True]
             assert store.statistics().evicted_objects == 6
             assert await held(store, range(8)) == [6, 7]
-            full[0] = 1000
+            full[0], store._writer._dirty = 1000, False
             assert await store.put([(key(91), b"new")]) == [False]
+            assert store._writer._dirty  # what made room must reach the disk as well
         assert await store.put([(key(91), b"new")]) == [True]
 
 

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor
-from banyankv.tiers.messages import StoreItem
-from banyankv.tiers.store.keys import object_key
+from banyankv.tiers.store.keys import KeyMaker
 from banyankv.tiers.store.memory import MemoryStore
+from banyankv.tiers.store.messages import StoreItem
 from banyankv.tiers.store.objects import Header, decode, encode
 from banyankv.tiers.store.protocol import MissReason
 from banyankv.tiers.store.store_io import Progress, StoreFailed, StoreIO
@@ -122,7 +122,7 @@ async def test_the_key_is_that_of_model_component_layout_and_shard(
     store: MemoryStore, l2: FakeL2
 ) -> None:
     await saved(an_io(store, l2, layout="x", shard="1/2"), full(CHAINS[0], 0, 4, 0))
-    assert list(store.objects) == [object_key(CHAINS[0], MODEL.fingerprint(), "full", "x", "1/2")]
+    assert list(store.objects) == [KeyMaker(MODEL.fingerprint(), "x", "1/2").key("full", CHAINS[0])]
     (data,) = store.objects.values()
     header, body = decode(data)
     assert header.fingerprint == MODEL.fingerprint()[:16]
@@ -178,7 +178,7 @@ async def test_an_object_under_a_foreign_key_is_never_served(
 ) -> None:
     io = an_io(store, l2)
     other = an_io(store, l2, model=ModelSpec(name="n", page_size=4, components=MODEL.components))
-    key = object_key(CHAINS[0], MODEL.fingerprint(), "full", "l", "0/1")
+    key = KeyMaker(MODEL.fingerprint(), "l", "0/1").key("full", CHAINS[0])
 
     async def planted(io: StoreIO, item: StoreItem) -> list[MissReason | None]:
         store.objects.clear()
@@ -196,7 +196,7 @@ async def test_an_object_under_a_foreign_key_is_never_served(
 async def test_a_body_of_another_length_than_its_pages_is_a_miss(
     store: MemoryStore, l2: FakeL2
 ) -> None:
-    key = object_key(CHAINS[0], MODEL.fingerprint(), "full", "l", "0/1")
+    key = KeyMaker(MODEL.fingerprint(), "l", "0/1").key("full", CHAINS[0])
     header = Header("full", MODEL.fingerprint()[:16], CHAINS[0], 0, 4, PAGE, 0)
     store.objects[key] = encode(header, bytes(PAGE_BYTES["full"] + 1))
     assert await fetched(an_io(store, l2), full(CHAINS[0], 0, 4, 20)) == [MissReason.SHORT]

@@ -31,7 +31,8 @@ class Breaker:
     A pause is half to all of `base`, `2 * base`, ... seconds, `ceiling` at most, drawn by a
     generator seeded with `seed`, so that many breakers do not try at the same moment. Then one call
     is let through: its success closes the breaker, its failure opens it again. A call that was let
-    through before the breaker last opened or closed decides nothing any more. `opened` counts.
+    through before the breaker last opened or closed decides nothing any more. `opened` counts;
+    `retry_at` is when an open one lets a trial through, in its clock's seconds.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Breaker:
         self._failures = 0
         self._pause = base
         self._generation = 0
-        self._retry_at = 0.0
+        self.retry_at = 0.0
         self._open = False
         self._trying = False
         self.opened = 0
@@ -64,14 +65,9 @@ class Breaker:
         """What the next call meets."""
         if not self._open:
             return BreakerState.CLOSED
-        if self._trying or self._clock() < self._retry_at:
+        if self._trying or self._clock() < self.retry_at:
             return BreakerState.OPEN
         return BreakerState.HALF_OPEN
-
-    @property
-    def retry_at(self) -> float:
-        """When an open breaker lets a trial through, in its clock's seconds."""
-        return self._retry_at
 
     def admit(self) -> Permit | None:
         """Ask for leave to make a call; None says no. Every permit must be settled, once."""
@@ -103,7 +99,7 @@ class Breaker:
 
     def _trip(self) -> None:
         pause = self._pause * self._random.uniform(0.5, 1.0)
-        self._retry_at = self._clock() + pause
+        self.retry_at = self._clock() + pause
         self._open = True
         self._failures = 0
         self._pause = min(self._ceiling, 2 * self._pause)

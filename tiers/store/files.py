@@ -15,6 +15,7 @@ _NO_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NEW = ".new"
+_FEW = 256
 
 FREE_ROOM = "; free room on that disk, or give the store another path"
 """What to do where a disk is full."""
@@ -83,14 +84,14 @@ class Files:
             raise self._irregular(name)
         return True
 
-    def read(self, name: str, size: int) -> bytes | None:
-        """Read the first `size` bytes of a file; None where there is none."""
+    def read(self, name: str) -> bytes | None:
+        """Read a file of a few bytes, 256 at most; None where there is none."""
         try:
             file = self.open(name, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
-            return os.pread(file, size, 0)
+            return os.pread(file, _FEW, 0)
         finally:
             os.close(file)
 

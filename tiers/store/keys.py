@@ -87,13 +87,6 @@ class KeyMaker:
         return sha256(_OBJECT_DOMAIN + _framed(chain_hash) + tail).digest()
 
 
-def object_key(
-    chain_hash: bytes, fingerprint: bytes, component: str, layout: str, shard: str
-) -> bytes:
-    """Name one object, as `KeyMaker` does."""
-    return KeyMaker(fingerprint, layout, shard).key(component, chain_hash)
-
-
 def _framed(field: bytes) -> bytes:
     """Put the length (u32-LE) before a field, so that no two lists of fields look alike."""
     return len(field).to_bytes(4, "little") + field

@@ -11,7 +11,6 @@ import trio
 
 from ...actors import Leaf, ReplyToken, handles
 from ...spec import ModelSpec
-from ..messages import StoreItem
 from .breaker import Breaker, Permit
 from .keys import CHAIN_BYTES
 from .messages import (
@@ -23,6 +22,7 @@ from .messages import (
     ReadStoreTier,
     Save,
     StoreCall,
+    StoreItem,
     StoreTierStatistics,
 )
 from .protocol import MissReason, Store
@@ -34,6 +34,9 @@ _Transfer = Callable[[Sequence[StoreItem], Progress], Awaitable[None]]
 LAYOUT = "page-first/1"
 """How a body's bytes are arranged: whole pages, each with all its layers."""
 
+SHARD = "0/1"
+"""Which part of the model's bytes an object has: all of them."""
+
 _LOOKS = 64
 """How often a call's time is looked at until it is over."""
 
@@ -41,7 +44,7 @@ _LOOKS = 64
 class _Call:
     """One call that is under way: who waits for it and what lets it end.
 
-    `shape` is how many keys each part of a probe has, empty for a fetch or save. `had` counts the
+    `shape` is how many keys each part of a probe has, None for a fetch or save. `had` counts the
     looks at its time that found it at the store, `over` ends them.
     """
 
@@ -51,7 +54,7 @@ class _Call:
         self,
         verb: str,
         keys: int,
-        shape: tuple[int, ...],
+        shape: tuple[int, ...] | None,
         permit: Permit,
         token: ReplyToken,
     ) -> None:
@@ -90,13 +93,12 @@ class StoreTier(Leaf):
         l2: L2Bytes,
         *,
         breaker: Breaker,
-        shard: str = "0/1",
         timeout: float = 30.0,
         calls: int = 4,
     ) -> None:
         super().__init__()
         self._store = store
-        self._io = StoreIO(store, model, l2, LAYOUT, shard)
+        self._io = StoreIO(store, model, l2, LAYOUT, SHARD)
         self._breaker = breaker
         self._timeout = timeout
         self._slots = trio.CapacityLimiter(calls)
@@ -139,7 +141,7 @@ class StoreTier(Leaf):
         call = self._calls.pop(message.call)
         self._breaker.settle(call.permit, message.worked)
         reasons = Counter(reason for reason in message.outcomes if reason is not None)
-        if call.verb == "probe":
+        if call.shape is not None:
             hits = message.flags.count(1)
             reasons = Counter({MissReason.MISSING: len(message.flags) - hits}) + reasons
         else:
@@ -181,11 +183,11 @@ class StoreTier(Leaf):
         self, verb: str, items: tuple[StoreItem, ...], work: _Transfer
     ) -> Outcomes | None:
         self._io.check_items(items)
-        if self._begin(verb, len(items), (), partial(work, items)):
+        if self._begin(verb, len(items), None, partial(work, items)):
             return None
         return Outcomes((MissReason.BREAKER_OPEN,) * len(items))
 
-    def _begin(self, verb: str, keys: int, shape: tuple[int, ...], work: _Work) -> bool:
+    def _begin(self, verb: str, keys: int, shape: tuple[int, ...] | None, work: _Work) -> bool:
         """Start a call's task and keep the reply for it, unless the breaker says no."""
         permit = self._breaker.admit()
         if permit is None:
@@ -228,7 +230,7 @@ class StoreTier(Leaf):
             if not call.token.left and call.had is not None and call.had >= _LOOKS // 2:
                 worked, error = False, f"not over after {self._timeout:g} seconds"
         outcomes = progress.outcomes
-        if not call.shape:
+        if call.shape is None:
             outcomes += [reason] * (call.keys - len(outcomes))
         elif reason is not None:
             outcomes = [reason]
@@ -268,7 +270,7 @@ class StoreTier(Leaf):
 
 
 def _answer(call: _Call, message: CallOver) -> Probed | Outcomes:
-    if call.verb != "probe":
+    if call.shape is None:
         return Outcomes(message.outcomes)
     present: list[bytes] = []
     offset = 0

@@ -33,8 +33,6 @@ _MARKER = "unclean"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _LOCK_BYTES = 16384
-_SMALL = 256
-"""Bytes that are read of a file of ours: more than it has."""
 
 
 class Folder:
@@ -74,7 +72,7 @@ class Folder:
 
     def outlived_boot(self) -> bool:
         """Whether the machine went down while a writer was at work here."""
-        marker = self.files.read(_MARKER, _SMALL)
+        marker = self.files.read(_MARKER)
         if marker is None:
             return False
         boot = marker.partition(b"\n")[0]

@@ -78,7 +78,7 @@ class Writer:
         self._stopping = False
         self._synced = time.monotonic()
         self._dirty = False
-        self._sync_error: Exception | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="banyankv-store-writer", daemon=True)
 
     def start(self) -> None:
@@ -101,9 +101,9 @@ class Writer:
         try:
             self._transact(())
         except (lmdb.Error, OSError, BanyanError) as error:
-            self._sync_error = error
+            self._failure = error
         self._sync()
-        return self._sync_error
+        return self._failure
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -182,11 +182,7 @@ class Writer:
                 victims = self._recency.victims(growth, self._max_bytes, changes)
             self._drop(txn, victims, changes)
             logged = self._record(txn, changes)
-        with self._lock:
-            self._recency.apply(changes)
-        self._logged = logged
-        self.evicted += len(victims)
-        self._dirty = self._dirty or bool(changes)
+        self._committed(changes, logged, len(victims))
         for job, answers in zip(jobs, results, strict=True):
             job.results = answers
 
@@ -201,10 +197,15 @@ class Writer:
                     )
                 self._drop(txn, victims, changes)
                 logged = self._record(txn, changes)
-            with self._lock:
-                self._recency.apply(changes)
-            self._logged = logged
-            self.evicted += len(victims)
+            self._committed(changes, logged, len(victims))
+
+    def _committed(self, changes: dict[bytes, int | None], logged: int, evicted: int) -> None:
+        """Take over what a transaction has done, once it is committed."""
+        with self._lock:
+            self._recency.apply(changes)
+        self._logged = logged
+        self.evicted += evicted
+        self._dirty = self._dirty or bool(changes)
 
     def _drop(
         self, txn: lmdb.Transaction, victims: Sequence[bytes], changes: dict[bytes, int | None]
@@ -238,7 +239,7 @@ class Writer:
         try:
             self._env.sync(True)
         except lmdb.Error as error:
-            self._sync_error = error
+            self._failure = error
         self._synced = time.monotonic()
         self._dirty = False
 

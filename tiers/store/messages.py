@@ -5,8 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from ...actors import Fact, Message, Reply
-from ..messages import StoreItem
+from ...spec import PageList
 from .protocol import MissReason, StoreStatistics
+
+
+class StoreItem(Reply, frozen=True):
+    """One L3 object, and which L2 pages its body is read from or written to, in order.
+
+    The body covers tokens [start, end) of the prefix that `chain` identifies (a snapshot: start ==
+    end == its boundary). Where L2 has nothing for the head of the chunk, `start` is later than the
+    chunk's first token.
+    """
+
+    component: str
+    chain: bytes
+    start: int
+    end: int
+    pages: PageList
 
 
 class Probed(Reply, frozen=True):
@@ -22,7 +37,7 @@ class Probed(Reply, frozen=True):
 class Probe(Message[Probed], frozen=True):
     """Ask which objects are there: `wanted` is (component, chain hashes of 32 bytes each, packed).
 
-    Answered with `Probed`. To be there is no promise: only a `Fetch` verifies.
+    To be there is no promise: only a `Fetch` verifies.
     """
 
     wanted: tuple[tuple[str, bytes], ...]
@@ -35,13 +50,13 @@ class Outcomes(Reply, frozen=True):
 
 
 class Fetch(Message[Outcomes], frozen=True):
-    """Read objects into L2 pages. Answered with `Outcomes`."""
+    """Read objects into L2 pages."""
 
     items: tuple[StoreItem, ...]
 
 
 class Save(Message[Outcomes], frozen=True):
-    """Write objects from L2 pages, replacing what their keys had. Answered with `Outcomes`."""
+    """Write objects from L2 pages, replacing what their keys had."""
 
     items: tuple[StoreItem, ...]
 
@@ -50,8 +65,8 @@ class CallOver(Message[None], frozen=True):
     """From a call's own task to its actor: what came of it.
 
     `flags` is what a `Probe` found, which has an outcome only where the store was not asked to the
-    end. `worked` says what the call tells about the store; None where
-    it tells nothing. `moved` is bytes of objects, `error` what went wrong, for people.
+    end. `worked` says what the call tells about the store, None where it tells nothing. `moved` is
+    bytes of objects, `error` what went wrong, for people.
     """
 
     call: int

@@ -14,8 +14,8 @@ import trio
 
 from ...errors import ConfigError, IntegrityError
 from ...spec import PAGE_ID_BYTES, ModelSpec, PagedSpec, PageList
-from ..messages import StoreItem
 from .keys import CHAIN_BYTES, KeyMaker
+from .messages import StoreItem
 from .objects import FINGERPRINT_BYTES, BadObject, Header, encode, select
 from .protocol import MissReason, Store, StoreStatistics
 

@@ -13,7 +13,7 @@ from banyankv.components.swa import SWAComponent
 from banyankv.errors import IntegrityError
 from banyankv.runtime.coordinator.endpoints import Endpoints, covers, union
 from banyankv.runtime.coordinator.runs import Run, joined
-from banyankv.tiers.messages import StoreItem
+from banyankv.tiers.store.messages import StoreItem
 
 PAGE, CHUNK, COUNT = 4, 16, 8
 
