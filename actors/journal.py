@@ -67,8 +67,8 @@ class Journal:
     """Writes a system's records to a file; where none is given, to memory, to be read by `bytes`."""
 
     def __init__(self, file: BinaryIO | None = None) -> None:
-        self._memory = io.BytesIO() if file is None else None
-        self._file = file or self._memory
+        self._memory = io.BytesIO()
+        self._file = self._memory if file is None else file
         self._known: set[bytes] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._opened = -math.inf
@@ -79,7 +79,7 @@ class Journal:
         return f"<Journal of {self.records} records>"
 
     def __bytes__(self) -> bytes:
-        if self._memory is None:
+        if self._file is not self._memory:
             raise ConfigError("this journal is in its file")
         return self._memory.getvalue()
 

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 from ..actors import Leaf, handles
 from ..spec import PAGE_ID_BYTES, PageList, Tier
 from . import messages as m
+from . import views as v
 from .contract import TreeComponent
 from .move_messages import Arrive, Drop, Evict, Freed, Moved, Unbacked, Unlocked
 from .presence import Presence, Withdrawal
@@ -68,8 +69,8 @@ class ComponentActor(Leaf, Generic[PresenceT]):
         return tuple([self.claim(claim) for claim in msg.claims])
 
     @staticmethod
-    def _lower(record: Record) -> bool:
-        """Say whether a payload that L1 has not yet is arriving there, or on L2."""
+    def _obtainable(record: Record) -> bool:
+        """Say whether a payload is on L2, or is on or arriving on L1: what a wait can bring."""
         l1, l2 = record.at
         return l1 is not None or (l2 is not None and not l2.writer)
 
@@ -145,7 +146,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
 
     @abstractmethod
     def _gone(self, nodes: list[int]) -> tuple[int, ...]:
-        """Follow what was evicted and is nowhere now; return the nodes whose own boundary that spoilt."""
+        """Follow what was evicted and is nowhere now; return those whose own end is no boundary now."""
 
     @handles(Unlocked)
     def unlocked(self, msg: Unlocked) -> int:
@@ -211,24 +212,24 @@ class ComponentActor(Leaf, Generic[PresenceT]):
 
     # -- looking inside -------------------------------------------------------------------------------
 
-    @handles(m.Ledger)
-    def ledger(self, msg: m.Ledger) -> tuple[m.Held, m.Held]:
+    @handles(v.Ledger)
+    def ledger(self, msg: v.Ledger) -> tuple[v.Held, v.Held]:
         """Return the running sums per tier."""
         p = self._presence
         return (
-            m.Held(p.cached[0], p.locked, p.payloads[0]),
-            m.Held(p.cached[1], 0, p.payloads[1]),
+            v.Held(p.cached[0], p.locked, p.payloads[0]),
+            v.Held(p.cached[1], 0, p.payloads[1]),
         )
 
-    @handles(m.Records)
-    def views(self, msg: m.Records) -> tuple[m.Record, ...]:
+    @handles(v.Records)
+    def views(self, msg: v.Records) -> tuple[v.RecordView, ...]:
         """Return views of all records, in id order."""
         return tuple(self._view(record) for id, record in sorted(self._records.items()) if id)
 
     @staticmethod
-    def _view(record: Record) -> m.Record:
+    def _view(record: Record) -> v.RecordView:
         l1, l2 = record.at
-        return m.Record(
+        return v.RecordView(
             record.id,
             record.start,
             record.end,
@@ -240,7 +241,7 @@ class ComponentActor(Leaf, Generic[PresenceT]):
             record.stamp,
         )
 
-    @handles(m.Shared)
-    def shared(self, msg: m.Shared) -> PageList:
+    @handles(v.Shared)
+    def shared(self, msg: v.Shared) -> PageList:
         """Return pages that left their node while several operations read them."""
         return self._presence.shared(msg.tier)

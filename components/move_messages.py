@@ -28,8 +28,8 @@ class Freed(Reply, frozen=True):
 
     `pages` left in all: these, and those that stay here until several operations are over. `nodes`
     lost the payload; `gone` are those of them that hold none on any tier now, `lost` of the pages were
-    theirs, and `spoilt` are those of the gone whose own boundary needed it (told by an Evict of a paged
-    auxiliary). `late` are pages that several operations had read, of which the last is over now.
+    theirs, and `unusable` are those of the gone whose own boundary needed it (told by an Evict of a
+    paged auxiliary). `late` are pages that several operations had read, of which the last is over now.
     """
 
     free: PageList = b""
@@ -38,7 +38,7 @@ class Freed(Reply, frozen=True):
     gone: tuple[int, ...] = ()
     pages: int = 0
     lost: int = 0
-    spoilt: tuple[int, ...] = ()
+    unusable: tuple[int, ...] = ()
     late: tuple[Late, ...] = ()
 
 
@@ -102,7 +102,7 @@ class Unbacked(Message[tuple[NodePages, ...]], frozen=True):
     nodes: tuple[int, ...]
 
 
-class Footing(Reply, frozen=True):
+class BackupNeeds(Reply, frozen=True):
     """What L2 needs so that it holds a node and all above it.
 
     `unbacked` are those that L2 lacks and L1 has, top first. `hole` is the node that
@@ -113,13 +113,13 @@ class Footing(Reply, frozen=True):
     hole: int | None
 
     @property
-    def firm(self) -> bool:
+    def nothing(self) -> bool:
         """Whether L2 holds the node and all above it already."""
         return not self.unbacked and self.hole is None
 
 
-class Foot(Message[Footing], frozen=True):
-    """Ask on what `node` stands, or would stand, on L2: present there or arriving, from the root down."""
+class BackupPath(Message[BackupNeeds], frozen=True):
+    """Ask what a backup of `node` and of all above it must copy; what is arriving on L2 counts as there."""
 
     node: int
 

@@ -10,7 +10,7 @@ from ..spec import PAGE_ID_BYTES, PageList, Tier
 from . import messages as m
 from .component import ComponentActor
 from .contract import TreeComponent
-from .move_messages import Dead, EvictLeaves, Foot, Footing, Freed, Read, Slice
+from .move_messages import BackupNeeds, BackupPath, Dead, EvictLeaves, Freed, Read, Slice
 from .paged_presence import PagedPresence
 from .policies import Policy, eviction_key
 from .presence import Withdrawal
@@ -66,7 +66,7 @@ class PagedActor(ComponentActor[PagedPresence]):
         while True:
             record = records[path[at]]
             payload = record.at[0]
-            if (payload is not None and not payload.writer) or (host and self._lower(record)):
+            if (payload is not None and not payload.writer) or (host and self._obtainable(record)):
                 return boundary
             boundary = record.start
             if not boundary:
@@ -82,7 +82,7 @@ class PagedActor(ComponentActor[PagedPresence]):
             record = records[path[-1] if end == ends[-1] else path[bisect_left(ends, end)]]
             while True:
                 payload = record.at[0]
-                if (payload is None or payload.writer) and not (host and self._lower(record)):
+                if (payload is None or payload.writer) and not (host and self._obtainable(record)):
                     return record
                 if record.start <= start:
                     break
@@ -325,20 +325,20 @@ class PagedActor(ComponentActor[PagedPresence]):
 
     # -- between tiers --------------------------------------------------------------------------------
 
-    @handles(Foot)
-    def foot(self, msg: Foot) -> Footing:
+    @handles(BackupPath)
+    def backup_path(self, msg: BackupPath) -> BackupNeeds:
         """Return what L2 lacks from the root down to a node, and whether L1 has it."""
         found: list[m.NodePages] = []
         record = self._records.get(msg.node)
         if record is None:
-            return Footing((), msg.node)
+            return BackupNeeds((), msg.node)
         while record.id and record.at[Tier.L2] is None:
             payload = record.at[Tier.L1]
             if payload is None or payload.writer:
-                return Footing((), record.id)
+                return BackupNeeds((), record.id)
             found.append(m.NodePages(record.id, len(payload.pages) // PAGE_ID_BYTES))
             record = record.parent
-        return Footing(tuple(reversed(found)), None)
+        return BackupNeeds(tuple(reversed(found)), None)
 
     @handles(Read)
     def read(self, msg: Read) -> Slice:

@@ -134,7 +134,7 @@ class Presence(ABC):
         else:
             self._shared.append((tier, set(readers), pages))
 
-    def freed(self, out: Withdrawal, tier: int, spoilt: tuple[int, ...] = ()) -> Freed:
+    def freed(self, out: Withdrawal, tier: int, unusable: tuple[int, ...] = ()) -> Freed:
         """Count what was withdrawn on a tier, and return it."""
         free = b"".join(out.free)
         pages = len(free) // PAGE_ID_BYTES + out.busy
@@ -147,7 +147,7 @@ class Presence(ABC):
             tuple(out.gone),
             pages,
             pages - out.kept,
-            spoilt,
+            unusable,
         )
 
     def forget(self, nodes: Iterable[int]) -> None:

@@ -69,7 +69,7 @@ class SnapshotActor(ComponentActor[SnapshotPresence]):
             if record is not None:
                 payload = record.at[0]
                 if (payload is not None and not payload.writer) or (
-                    msg.host and self._lower(record)
+                    msg.host and self._obtainable(record)
                 ):
                     return ends[at]
             at -= 1

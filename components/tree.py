@@ -15,6 +15,7 @@ from ..actors import Leaf, handles
 from ..errors import IntegrityError
 from ..spec import TOKEN_BYTES
 from . import messages as m
+from . import views as v
 
 
 class Node(msgspec.Struct, eq=False):
@@ -254,10 +255,10 @@ class UnifiedTreeCore(Leaf):
         """Return the number of nodes."""
         return len(self._nodes)
 
-    @handles(m.Nodes)
-    def nodes(self, msg: m.Nodes) -> tuple[m.NodeView, ...]:
+    @handles(v.Nodes)
+    def nodes(self, msg: v.Nodes) -> tuple[v.NodeView, ...]:
         """Return views of all nodes, in id order."""
         return tuple(
-            m.NodeView(n.id, n.parent.id if n.parent else 0, n.start, n.end, n.space, n.key)
+            v.NodeView(n.id, n.parent.id if n.parent else 0, n.start, n.end, n.space, n.key)
             for n in self._nodes.values()
         )

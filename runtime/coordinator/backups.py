@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ...components import messages as c
-from ...components.move_messages import Arrive, Foot, Unbacked
+from ...components.move_messages import Arrive, BackupPath, Unbacked
 from ...spec import Tier
 from ...tiers import messages as t
 from .. import messages as m
@@ -74,7 +74,7 @@ class Backups:
         base = self._actors.base
         chain: dict[int, int] = {}
         for node in batch:
-            for id, pages in (await base.ref.ask(Foot(node))).unbacked:
+            for id, pages in (await base.ref.ask(BackupPath(node))).unbacked:
                 chain.setdefault(id, pages)
         backup = Backup(self._transfers)
         moves: list[t.Move] = []

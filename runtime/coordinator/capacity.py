@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ...components import messages as c
+from ...components import views as v
 from ...components.move_messages import Dead, Drop, Evict, EvictLeaves, Freed, Unlocked
 from ...errors import NoCapacity
 from ...spec import PAGE_ID_BYTES, Tier
@@ -160,7 +161,7 @@ class Capacity:
         for pool in await self._actors.l1.ask(t.Usage()):
             needed = sum([pages for name, pages in want if name == pool.component])
             if needed:
-                held, _ = await self._actors.by_name[pool.component].ref.ask(c.Ledger())
+                held, _ = await self._actors.by_name[pool.component].ref.ask(v.Ledger())
                 evictable, pending = held.cached - held.locked, pool.quarantined
                 possible = pool.free + evictable + pending
                 locked = pool.capacity - possible
@@ -197,7 +198,7 @@ class Capacity:
             return freed
         self._count(part, freed, tier, back)
         # A leaf whose boundary needs nothing of what went (the start of a chunk) is as good as before.
-        bad = freed.gone if part.snapshot else freed.spoilt
+        bad = freed.gone if part.snapshot else freed.unusable
         base = freed if part.base else await self._evict_leaves(bad, tier, back)
         if base.nodes:
             # FULL takes everything on its tier along; nodes that it keeps nowhere leave the tree.
@@ -207,8 +208,8 @@ class Capacity:
             if base.gone:
                 await self._actors.tree.ask(c.Remove(base.gone))
                 self.due.buried(base.gone)
-        if freed.spoilt:
-            await self._drop_spoilt(freed.spoilt, base.gone, tier, back)
+        if freed.unusable:
+            await self._drop_unusable(freed.unusable, base.gone, tier, back)
         if started:
             self._report.done(
                 EvictDone,
@@ -229,11 +230,11 @@ class Capacity:
         self._count(base, leaves, tier, back)
         return leaves
 
-    async def _drop_spoilt(
-        self, spoilt: tuple[int, ...], gone: tuple[int, ...], tier: Tier, back: _Back
+    async def _drop_unusable(
+        self, unusable: tuple[int, ...], gone: tuple[int, ...], tier: Tier, back: _Back
     ) -> None:
         """Drop snapshots that needed what was lost for good, where their nodes are still there."""
-        nodes = tuple(node for node in spoilt if node not in gone)
+        nodes = tuple(node for node in unusable if node not in gone)
         if nodes:
             for at in self._tiers:
                 dropped = await self._drop(self._actors.snapshots, nodes, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from ...components import messages as c
-from ...components.move_messages import Foot
+from ...components.move_messages import BackupPath
 from ...errors import IntegrityError
 from ...spec import TOKEN_BYTES, Tier
 from ...tiers.store import messages as s
@@ -109,5 +109,5 @@ class Grafting:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return (await self._actors.base.ref.ask(Foot(node))).firm
+                return (await self._actors.base.ref.ask(BackupPath(node))).nothing
         return False

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ...components import messages as c
+from ...components import views as v
 from ...spec import Tier
 from ...tiers import messages as t
 from .cache_actors import CacheActors
@@ -40,8 +41,8 @@ class ComponentView(msgspec.Struct, frozen=True, gc=False):
     name: str
     base: bool
     snapshot: bool
-    records: tuple[c.Record, ...]
-    ledger: tuple[c.Held, c.Held]
+    records: tuple[v.RecordView, ...]
+    ledger: tuple[v.Held, v.Held]
     shared: tuple[bytes, bytes]
 
 
@@ -61,7 +62,7 @@ class Inspection(msgspec.Struct, frozen=True, gc=False):
     """Everything, as it was in one operation of the cache actor."""
 
     page: int
-    nodes: tuple[c.NodeView, ...]
+    nodes: tuple[v.NodeView, ...]
     components: tuple[ComponentView, ...]
     leases: tuple[LeaseView, ...]
     pools: dict[str, tuple[PoolView, ...]]
@@ -78,9 +79,9 @@ async def gather(
             part.name,
             part.base,
             part.snapshot,
-            await part.ref.ask(c.Records()),
-            await part.ref.ask(c.Ledger()),
-            (await part.ref.ask(c.Shared(Tier.L1)), await part.ref.ask(c.Shared(Tier.L2))),
+            await part.ref.ask(v.Records()),
+            await part.ref.ask(v.Ledger()),
+            (await part.ref.ask(v.Shared(Tier.L1)), await part.ref.ask(v.Shared(Tier.L2))),
         )
         for part in actors.components
     ]
@@ -94,7 +95,7 @@ async def gather(
         pools[tier.name.lower()] = tuple(views)
     return Inspection(
         actors.page,
-        await actors.tree.ask(c.Nodes()),
+        await actors.tree.ask(v.Nodes()),
         tuple(components),
         tuple(_lease_view(record) for record in leases),
         pools,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...components import messages as m
+from ...components import views as v
 from ...components.contract import TreeComponent
 from ...components.kinds import make_actor
 from ...components.tree import UnifiedTreeCore
@@ -124,10 +125,10 @@ class Ground:
         return b"".join(struct.pack("<I", ord(letter)) * self.page for letter in letters)
 
     def nodes(self) -> dict[int, Node]:
-        views = {view.id: view for view in self.tree.nodes(m.Nodes())}
+        views = {view.id: view for view in self.tree.nodes(v.Nodes())}
         found: dict[int, Node] = {}
 
-        def visit(view: m.NodeView) -> Node:
+        def visit(view: v.NodeView) -> Node:
             if view.id not in found:
                 before = visit(views[view.parent]).prefix if view.parent else ""
                 letters = "".join(map(chr, struct.unpack(f"<{len(view.key) // 4}I", view.key)))
@@ -201,7 +202,7 @@ class Ground:
     def check(self) -> None:
         """Compare every record and every running sum with the model."""
         nodes, locks = self.nodes(), self.locks()
-        records = {record.id: record for record in self.actor.views(m.Records())}
+        records = {record.id: record for record in self.actor.views(v.Records())}
         assert records.keys() == {id for id, node in nodes.items() if self.recorded(node.prefix)}
         payloads = [0, 0]
         for id, node in nodes.items():
@@ -222,12 +223,12 @@ class Ground:
                 payloads[tier] += pages is not None
         l1, l2 = self.held
         locked = sum(1 for unit in l1 if locks[unit])
-        assert self.actor.ledger(m.Ledger()) == (
-            m.Held(len(l1), locked, payloads[0]),
-            m.Held(len(l2), 0, payloads[1]),
+        assert self.actor.ledger(v.Ledger()) == (
+            v.Held(len(l1), locked, payloads[0]),
+            v.Held(len(l2), 0, payloads[1]),
         )
         for tier in BOTH:
-            told = unpack(self.actor.shared(m.Shared(tier)))
+            told = unpack(self.actor.shared(v.Shared(tier)))
             assert sorted(told) == sorted(
                 p for t, _, pages in self.shared if t == tier for p in pages
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from ...components import messages as m
+from ...components import views as v
 from ...components.contract import TreeComponent
 from ...spec import Tier
 from .ground import BOTH, KEYS
@@ -155,7 +155,7 @@ def locks_count_exactly_the_coverage_and_come_back_to_zero(rule: Rule, draw: Dra
     for lease in draw(st.permutations(world.leases)):
         world.unlock(lease)
         world.check()
-    assert {record.lock for record in world.actor.views(m.Records())} <= {0}
+    assert {record.lock for record in world.actor.views(v.Records())} <= {0}
     for tier in BOTH:  # nothing that is unlocked stays, whatever the order
         world.evict(tier, 1000)
     world.check()
@@ -203,7 +203,7 @@ def a_split_node_is_as_two_nodes_always_were(rule: Rule, draw: Draw) -> None:
     for border in draw(st.permutations(borders)):
         late.boundary(border)
     assert sorted(node.prefix for node in late.nodes().values()) == borders
-    ledgers = [world.actor.ledger(m.Ledger()) for world in (cut, late)]
+    ledgers = [world.actor.ledger(v.Ledger()) for world in (cut, late)]
     assert ledgers[0] == ledgers[1]
     for step in draw(st.lists(st.sampled_from(["lock", "unlock", "evict", "end"]), max_size=8)):
         tier, count = draw(st.sampled_from(BOTH)), draw(st.integers(1, 4))

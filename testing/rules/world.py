@@ -12,10 +12,10 @@ from typing import Any
 from ...components import messages as m
 from ...components.move_messages import (
     Arrive,
+    BackupPath,
     Dead,
     Drop,
     Evict,
-    Foot,
     Freed,
     Moved,
     Read,
@@ -57,14 +57,14 @@ class World(Reuse):
         if not path:
             return None
         if self.component.base:
-            footing = self.actor.foot(Foot(path[-1].id))
-            found = footing.unbacked
+            needs = self.actor.backup_path(BackupPath(path[-1].id))
+            found = needs.unbacked
             expected = [at for at in path if at.prefix not in l2]
             coming = [at.id for at in expected if at.prefix in l1 and l1[at.prefix].writer]
             if coming:
-                assert footing.hole == coming[-1]
+                assert needs.hole == coming[-1]
                 return None
-            assert footing.hole is None
+            assert needs.hole is None
         else:
             found = self.actor.unbacked(Unbacked(walked.path))
             expected = [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from banyankv.actors import open_system
 from banyankv.components import messages as m
+from banyankv.components import views as v
 from banyankv.components.chunked import ChunkedComponent
 from banyankv.components.contract import Ranges, TreeComponent
 from banyankv.components.full import FullComponent
@@ -78,7 +79,7 @@ def test_two_ranges_on_one_page_name_it_once_and_count_its_node_once() -> None:
     grow(actor, 8, pack([5]))
     locked = actor.lock(m.Lock(1, 1))
     assert (locked.start, locked.pages) == (0, pack([5]))
-    (record,) = actor.views(m.Records())
+    (record,) = actor.views(v.Records())
     assert record.lock == 1
     actor.unlock(m.Unlock(locked.receipts))
     assert actor.evict(Evict(Tier.L1, 1)).free == pack([5])
@@ -121,15 +122,15 @@ def test_a_hole_in_a_long_edge_is_passed_at_once(
     assert len(asked) < 10
 
 
-@pytest.mark.parametrize(("end", "spoilt"), [(4, ()), (6, (1,))])
-def test_a_node_is_spoilt_only_where_its_boundary_needs_it(
-    end: int, spoilt: tuple[int, ...]
+@pytest.mark.parametrize(("end", "unusable"), [(4, ()), (6, (1,))])
+def test_a_boundary_is_unusable_only_where_it_needs_what_went(
+    end: int, unusable: tuple[int, ...]
 ) -> None:
     actor = PagedActor(HeadComponent("head", 1, 4))  # 4 needs [0, 1), and 6 needs [4, 6) as well
     grow(actor, end, pack(range(end)))
     actor.split_done(m.SplitDone(1, 2, 2))
     actor.drop(Drop((2,), Tier.L1))
-    assert actor.evict(Evict(Tier.L1, 1)).spoilt == spoilt
+    assert actor.evict(Evict(Tier.L1, 1)).unusable == unusable
 
 
 def grow(actor: PagedActor, end: int, pages: bytes) -> None:
@@ -179,4 +180,4 @@ async def test_as_actors_they_answer_the_same_through_a_mailbox(dispatch: Any) -
         freed = await swa.ask(Evict(Tier.L1, 100))
         assert (freed.free, freed.nodes) == (pack([1, 2, 3, 4]), (upper,))
         await swa.ask(m.Unlock(locked.receipts))
-        assert await swa.ask(m.Ledger()) == (m.Held(2, 0, 1), m.Held(0, 0, 0))
+        assert await swa.ask(v.Ledger()) == (v.Held(2, 0, 1), v.Held(0, 0, 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from banyankv.components import messages as m
+from banyankv.components import views as v
 from banyankv.components.eviction import EvictionIndex
 from banyankv.components.full import FullComponent
 from banyankv.components.kinds import make_actor
@@ -200,7 +201,7 @@ def test_nodes_say_what_their_boundary_lost() -> None:
     world.end(op, ok=True)
     freed = world.actor.evict(Evict(Tier.L1, 3))
     ab, c = freed.nodes
-    assert freed.gone == freed.spoilt == (ab,)
+    assert freed.gone == freed.unusable == (ab,)
     assert world.actor.lacks(m.Lacks(c, Tier.L1))
     assert not world.actor.lacks(m.Lacks(c, Tier.L2))
 
@@ -215,14 +216,14 @@ def test_pages_with_two_readers_come_back_once_when_the_last_is_over() -> None:
     node = world.boundary("ab")
     pages = [held.page for held in world.held[Tier.L2].values()]
     world.drop([node], Tier.L2)
-    assert unpack(world.actor.shared(m.Shared(Tier.L2))) == pages
+    assert unpack(world.actor.shared(v.Shared(Tier.L2))) == pages
     world.check()
     world.end(second, ok=False)
-    assert unpack(world.actor.shared(m.Shared(Tier.L2))) == pages
+    assert unpack(world.actor.shared(v.Shared(Tier.L2))) == pages
     freed = world.actor.moved(Moved(first, ok=True))
     assert freed == Freed(late=((Tier.L2, pack(pages)),))
     assert world.actor.moved(Moved(first, ok=True)) == Freed()
-    assert world.actor.shared(m.Shared(Tier.L2)) == b""
+    assert world.actor.shared(v.Shared(Tier.L2)) == b""
 
 
 # -- the index -------------------------------------------------------------------------------------------
@@ -409,10 +410,10 @@ def test_an_actors_index_stays_small_when_payload_goes_by_other_ways(kind: str) 
             )
         if id > 5:
             actor.drop(Drop((id - 5,), Tier.L1, gone=(id - 5,)))
-    held, _ = actor.ledger(m.Ledger())
+    held, _ = actor.ledger(v.Ledger())
     assert held.payloads == 5
     assert len(actor._presence.indexes[Tier.L1]) <= 4 * 5 + 100
-    assert len(actor.views(m.Records())) == 5
+    assert len(actor.views(v.Records())) == 5
 
 
 def test_a_key_that_rises_at_each_look_ends_an_eviction_all_the_same() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from banyankv.components import messages as m
+from banyankv.components import views as v
 from banyankv.components.contract import TreeComponent
 from banyankv.components.full import FullComponent
 from banyankv.components.mamba import MambaComponent
@@ -60,7 +61,7 @@ def waiting() -> tuple[World, int, Lease]:
 @pytest.mark.parametrize("kind", COMPONENTS)
 def test_what_arrives_is_held_and_no_source_until_it_is_there(kind: str) -> None:
     world, op = backed("abcd", kind)
-    (record,) = world.actor.views(m.Records())
+    (record,) = world.actor.views(v.Records())
     assert record.l2_writer == op
     world.evict(Tier.L1, 4)
     assert world.reach("abcd", 4, host=True).boundary == 0
@@ -75,8 +76,8 @@ def test_a_failed_arrival_leaves_nothing_and_its_source_as_it_was(kind: str) -> 
     world, op = backed("abcd", kind)
     world.end(op, ok=False)
     world.check()
-    l1, l2 = world.actor.ledger(m.Ledger())
-    assert l2 == m.Held(0, 0, 0)
+    l1, l2 = world.actor.ledger(v.Ledger())
+    assert l2 == v.Held(0, 0, 0)
     assert l1.payloads == 1
     assert world.evict(Tier.L1, 1) == ["abcd"]
 
@@ -102,12 +103,12 @@ def test_a_split_while_arriving_gives_both_halves_the_mark(ok: bool) -> None:
     world, op = backed()
     upper = world.boundary("ab")
     world.check()
-    assert {record.l2_writer for record in world.actor.views(m.Records())} == {op}
+    assert {record.l2_writer for record in world.actor.views(v.Records())} == {op}
     freed = world.actor.moved(Moved(op, ok))
     assert sorted(freed.nodes) == [1, upper]
     assert len(unpack(freed.free)) == (0 if ok else 4)
-    held = world.actor.ledger(m.Ledger())[Tier.L2]
-    assert held == (m.Held(4, 0, 2) if ok else m.Held(0, 0, 0))
+    held = world.actor.ledger(v.Ledger())[Tier.L2]
+    assert held == (v.Held(4, 0, 2) if ok else v.Held(0, 0, 0))
 
 
 def test_a_split_while_read_gives_both_halves_the_mark() -> None:
@@ -124,7 +125,7 @@ def test_an_arrival_that_is_dropped_is_pending_until_its_operation_is_over() -> 
     freed = world.actor.drop(Drop((1,), Tier.L2))
     assert freed == Freed(pending=((op, pack(pages)),), nodes=(1,), pages=len(pages))
     assert world.actor.moved(Moved(op, ok=True)) == Freed()
-    assert world.actor.ledger(m.Ledger())[Tier.L2] == m.Held(0, 0, 0)
+    assert world.actor.ledger(v.Ledger())[Tier.L2] == v.Held(0, 0, 0)
 
 
 def test_what_was_dropped_and_published_again_is_not_the_operations_any_more() -> None:
@@ -140,12 +141,12 @@ def test_what_was_dropped_and_published_again_is_not_the_operations_any_more() -
 
 def test_a_failed_arrival_under_a_lock_goes_from_the_locked_ledger() -> None:
     world, op, lease = waiting()
-    assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(4, 4, 1)
+    assert world.actor.ledger(v.Ledger())[Tier.L1] == v.Held(4, 4, 1)
     freed = world.actor.moved(Moved(op, ok=False))
     assert len(unpack(freed.free)) == 4
-    assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(0, 0, 0)
+    assert world.actor.ledger(v.Ledger())[Tier.L1] == v.Held(0, 0, 0)
     world.actor.unlock(m.Unlock(lease.receipts))
-    assert world.actor.ledger(m.Ledger())[Tier.L1] == m.Held(0, 0, 0)
+    assert world.actor.ledger(v.Ledger())[Tier.L1] == v.Held(0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", COMPONENTS)
@@ -247,10 +248,10 @@ def test_a_state_that_goes_while_locked_leaves_a_record_until_it_is_unlocked() -
     locked = actor.lock(m.Lock(1, 2))
     assert locked.missing == ((1, 1),)
     assert unpack(actor.drop(Drop((1,), Tier.L2)).free) == [7]
-    (record,) = actor.views(m.Records())
+    (record,) = actor.views(v.Records())
     assert (record.lock, record.l1, record.l2) == (1, None, None)
     actor.unlock(m.Unlock(locked.receipts))
-    assert actor.views(m.Records()) == ()
+    assert actor.views(v.Records()) == ()
 
 
 def test_a_locked_node_cannot_leave_the_tree() -> None:
@@ -267,7 +268,7 @@ def test_a_node_that_is_held_elsewhere_cannot_leave_the_tree() -> None:
     with pytest.raises(IntegrityError, match="held"):
         world.actor.drop(Drop((1,), Tier.L1, gone=(1,)))
     world.actor.drop(Drop((1,), Tier.L2, gone=(1,)))
-    assert world.actor.views(m.Records()) == ()
+    assert world.actor.views(v.Records()) == ()
 
 
 # -- against the model -----------------------------------------------------------------------------------

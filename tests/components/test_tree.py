@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 from banyankv.components import messages as m
+from banyankv.components import views as v
 from banyankv.components.tree import UnifiedTreeCore
 from banyankv.errors import IntegrityError
 from hypothesis import given, settings
@@ -254,13 +255,13 @@ class Forest(RuleBasedStateMachine):
         self.ids: set[int] = set()
         self.tree = UnifiedTreeCore(self.page)
 
-    def views(self) -> dict[int, m.NodeView]:
-        return {view.id: view for view in self.tree.nodes(m.Nodes())}
+    def views(self) -> dict[int, v.NodeView]:
+        return {view.id: view for view in self.tree.nodes(v.Nodes())}
 
-    def whole(self, view: m.NodeView) -> tuple[int, ...]:
+    def whole(self, view: v.NodeView) -> tuple[int, ...]:
         """All tokens from the root to the node's end."""
         views, key = self.views(), b""
-        at: m.NodeView | None = view
+        at: v.NodeView | None = view
         while at is not None:
             key = at.key + key
             at = views.get(at.parent)
