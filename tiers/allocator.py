@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import Protocol
 
-from ..errors import ConfigError, IntegrityError
+from ..errors import ConfigError
 from ..spec import PageList
 from .owners import Owners
 
@@ -18,11 +18,13 @@ from .owners import Owners
 class PagePool(Protocol):
     """The pages of one component on one tier. A page is free, owned or quarantined.
 
-    The tier moves pages in this order: `take` (free to owned), `disown` (owned to the caller's hands),
-    then `put` (to free), perhaps after a time in quarantine, which the tier counts in `quarantined`.
+    The tier moves pages in this order: `take` (free to owned), `owners.remove` (owned to the caller's
+    hands), then `put` (to free), perhaps after a time in quarantine, which the tier counts in
+    `quarantined`.
     """
 
     component: str
+    owners: Owners
     page_bytes: int
     quarantined: int
 
@@ -42,20 +44,8 @@ class PagePool(Protocol):
         """
         ...
 
-    def disown(self, pages: PageList) -> None:
-        """Take pages from their owner; they are not free yet.
-
-        Raises `IntegrityError`, with nothing changed, when not every one of them has an owner here:
-        it was freed before, comes twice in the list, or never was given out.
-        """
-        ...
-
-    def own(self, pages: PageList) -> None:
-        """Undo `disown`: the pages have their owner again."""
-        ...
-
     def put(self, pages: PageList) -> None:
-        """Make disowned pages free."""
+        """Make pages free that have no owner any more."""
         ...
 
     def free_pages(self) -> PageList:
@@ -70,7 +60,7 @@ class FixedPool:
     was freed, so that runs of consecutive ids stay together and their bytes are warm.
     """
 
-    __slots__ = ("_free", "_owners", "capacity", "component", "page_bytes", "quarantined")
+    __slots__ = ("_free", "capacity", "component", "owners", "page_bytes", "quarantined")
 
     def __init__(self, component: str, capacity: int, page_bytes: int) -> None:
         self.component = component
@@ -78,7 +68,7 @@ class FixedPool:
         self.page_bytes = page_bytes
         self.quarantined = 0
         self._free = array("i", range(capacity))
-        self._owners = Owners(capacity)
+        self.owners = Owners(component, capacity)
 
     @property
     def owned(self) -> int:
@@ -101,17 +91,8 @@ class FixedPool:
             return b""
         pages = free[left:].tobytes()
         del free[left:]
-        self._owners.add(pages)
+        self.owners.add(pages)
         return pages
-
-    def disown(self, pages: PageList) -> None:
-        """See `PagePool`: O(pages)."""
-        if not self._owners.remove(pages):
-            raise not_owned(self.component, pages)
-
-    def own(self, pages: PageList) -> None:
-        """See `PagePool`."""
-        self._owners.add(pages)
 
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
@@ -125,11 +106,3 @@ class FixedPool:
 def negative(component: str, count: int) -> ConfigError:
     """Say that somebody asked for fewer than no pages."""
     return ConfigError(f"pool {component!r}: asked for {count} pages")
-
-
-def not_owned(component: str, pages: PageList) -> IntegrityError:
-    """Say that pages were freed that have no owner in this pool."""
-    return IntegrityError(
-        f"pool {component!r}: {len(pages)} bytes of page ids freed, not all of pages that have an "
-        f"owner: one was freed before, comes twice, or never was given out"
-    )

@@ -67,7 +67,7 @@ class L1Tier(PageTier):
         try:
             self._clone(component, msg.source, slot, msg.stream)
         except IntegrityError:
-            pool.disown(slot)
+            pool.owners.remove(slot)
             pool.put(slot)
             raise
         return Cloned(slot, self._fences.record(msg.stream))

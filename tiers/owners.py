@@ -6,6 +6,7 @@ from struct import Struct
 
 import numpy as np
 
+from ..errors import IntegrityError
 from ..spec import PAGE_ID_BYTES, PageList
 
 _FIRST = Struct("<I").unpack_from
@@ -18,15 +19,16 @@ _INDEX = np.dtype(np.intp)
 
 
 class Owners:
-    """A mark for each of the ids 0 to capacity - 1, none of which has an owner at first.
+    """A mark for each of the ids 0 to capacity - 1 of a pool, none of which has an owner at first.
 
     Most lists are runs of consecutive ids, because pools give them out so: a run is marked and
     compared as bytes, which takes a third of the time that scattered ids take.
     """
 
-    __slots__ = ("_bytes", "_marks", "_run")
+    __slots__ = ("_bytes", "_component", "_marks", "_run")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, component: str, capacity: int) -> None:
+        self._component = component
         self._run = np.arange(capacity, dtype=_MARK).tobytes()
         self._bytes = bytearray(self._run)
         self._marks = np.frombuffer(self._bytes, dtype=_MARK)
@@ -42,8 +44,19 @@ class Owners:
         else:
             self._marks[_indexes(pages)] = _OWNED
 
-    def remove(self, pages: PageList) -> bool:
-        """Unmark pages; False, and nothing changed, where not every one has an owner, or comes twice."""
+    def remove(self, pages: PageList) -> None:
+        """Unmark pages, which are not free yet.
+
+        Raises `IntegrityError`, with nothing changed, where not every one of them has an owner: it was
+        freed before, comes twice in the list, or never was given out.
+        """
+        if not self._removed(pages):
+            raise IntegrityError(
+                f"pool {self._component!r}: {len(pages)} bytes of page ids freed, not all of pages "
+                f"that have an owner: one was freed before, comes twice, or never was given out"
+            )
+
+    def _removed(self, pages: PageList) -> bool:
         if not pages:
             return True
         size = len(pages)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..spec import PAGE_ID_BYTES, PageList
-from .allocator import negative, not_owned
+from .allocator import negative
 from .owners import Owners
 
 
@@ -98,7 +98,7 @@ class SlabPool:
         self.reserved = reserved
         self.quarantined = 0
         self._space = space
-        self._owners = Owners(space.nbytes // page_bytes)
+        self.owners = Owners(component, space.nbytes // page_bytes)
         self._slabs: dict[int, _Slab] = {}
         self._open: list[int] = []  # sorted: our slabs that have a free page
         self._free = 0  # free pages in our slabs
@@ -138,17 +138,8 @@ class SlabPool:
                 del self._open[0]
         self._free -= count
         pages = b"".join(parts)
-        self._owners.add(pages)
+        self.owners.add(pages)
         return pages
-
-    def disown(self, pages: PageList) -> None:
-        """See `PagePool`: O(pages)."""
-        if not self._owners.remove(pages):
-            raise not_owned(self.component, pages)
-
-    def own(self, pages: PageList) -> None:
-        """See `PagePool`."""
-        self._owners.add(pages)
 
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages); fastest where pages of one slab stand together."""

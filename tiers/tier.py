@@ -69,11 +69,11 @@ class PageTier(Leaf):
         done = 0
         try:
             for component, pages, _ in items:
-                pools[component].disown(pages)
+                pools[component].owners.remove(pages)
                 done += 1
         except Exception:
             for component, pages, _ in items[:done]:
-                pools[component].own(pages)
+                pools[component].owners.add(pages)
             raise
         cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:
@@ -141,7 +141,7 @@ class PageTier(Leaf):
             reversed(msg.want[: len(taken)]), reversed(taken), strict=True
         ):
             pool = self._pools[component]
-            pool.disown(pages)
+            pool.owners.remove(pages)
             pool.put(pages)
 
     def _short(self, want: tuple[tuple[str, int], ...]) -> Short:

@@ -23,7 +23,7 @@ def packed(*pages: int) -> bytes:
 
 
 def give_back(pool: FixedPool | SlabPool, pages: bytes) -> None:
-    pool.disown(pages)
+    pool.owners.remove(pages)
     pool.put(pages)
 
 
@@ -117,7 +117,7 @@ class TestSlabPool:
         other = slab_pool(space, "other", 8, 0, 64)
         mine, foreign = taken(kv, 50), taken(other, 8)
         with pytest.raises(IntegrityError, match="owner"):
-            kv.disown(foreign)
+            kv.owners.remove(foreign)
         refuses_what_has_no_owner(kv, mine)
         assert other.owned == 8
 
@@ -144,7 +144,7 @@ def refuses_what_has_no_owner(pool: FixedPool | SlabPool, pages: bytes) -> None:
     ]
     for some in (*[packed(*pages) for pages in wrong], pages[:3], pages[:8] + b"\0"):
         with pytest.raises(IntegrityError, match="owner"):
-            pool.disown(some)
+            pool.owners.remove(some)
         assert pool.owned == len(kept)
     assert (pool.free_pages(), pool.available()) == (free, available)
     give_back(pool, packed(*kept))
@@ -152,7 +152,7 @@ def refuses_what_has_no_owner(pool: FixedPool | SlabPool, pages: bytes) -> None:
     assert sorted(ids(taken(pool, 50))) == sorted(run)
     for twice in ([*run, run[0]], [*reversed(run), *run, *run]):  # the longer more than a pool has
         with pytest.raises(IntegrityError, match="owner"):
-            pool.disown(packed(*twice))
+            pool.owners.remove(packed(*twice))
 
 
 class SlabMachine(RuleBasedStateMachine):
