@@ -112,7 +112,7 @@ def _device(name: str | torch.device) -> torch.device:
             return device
         reason = f"L1 can be on {' or '.join(_DEVICES)}"
     except (RuntimeError, TypeError, AssertionError) as error:
-        # the rest is for authors of torch
+        # what follows names torch's source files and call traces
         reason = str(error).partition("\n")[0].partition(", but expected")[0]
     raise ConfigError(f"device {str(name)!r} cannot be used: {reason:.200}; 'cpu' always can")
 

@@ -231,7 +231,7 @@ async def test_a_failing_store_opens_the_breaker_until_a_trial_succeeds(
     assert ("probe", "breaker_open", 3) in statistics.misses
 
 
-async def test_a_spoilt_object_does_not_open_the_breaker(bench: Bench) -> None:
+async def test_a_bad_object_does_not_open_the_breaker(bench: Bench) -> None:
     for _ in range(5):
         await bench.ref.ask(Save((full(A, 0, 4, 0),)))
         (key,) = bench.store.objects

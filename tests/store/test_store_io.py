@@ -159,7 +159,7 @@ async def test_a_shorter_object_is_a_miss_and_stays(store: MemoryStore, l2: Fake
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), MissReason.CHECKSUM),
     ],
 )
-async def test_a_spoilt_object_is_a_miss_with_its_reason_and_is_deleted(
+async def test_a_bad_object_is_a_miss_with_its_reason_and_is_deleted(
     store: MemoryStore, l2: FakeL2, spoil: object, reason: MissReason
 ) -> None:
     io = an_io(store, l2)

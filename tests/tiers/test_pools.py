@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,10 @@ from banyankv.tiers.arena import HostArena
 from banyankv.tiers.layout import page_layouts
 from banyankv.tiers.pools import DevicePools
 
+from .pages import packed
+
 MakeModel = Callable[..., ModelSpec]
 PAGES = {"full": 8, "latent": 8, "mamba": 4}
-
-
-def packed(*pages: int) -> bytes:
-    return array("i", pages).tobytes()
 
 
 def test_a_layout_has_no_gaps_and_the_specified_size(make_model: MakeModel) -> None:

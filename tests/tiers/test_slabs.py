@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.tiers.allocator import FixedPool
@@ -13,13 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-
-def ids(pages: bytes) -> list[int]:
-    return array("i", pages).tolist()
-
-
-def packed(*pages: int) -> bytes:
-    return array("i", pages).tobytes()
+from .pages import ids, packed
 
 
 def give_back(pool: FixedPool | SlabPool, pages: bytes) -> None:

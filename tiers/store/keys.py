@@ -23,7 +23,7 @@ _OBJECT_DOMAIN = b"banyankv-object-v1"
 
 
 def chunk_tokens(page_size: int) -> int:
-    """Tokens of one chunk: 256, rounded up to a multiple of the page size.
+    """Count the tokens of a chunk: 256, rounded up to a multiple of the page size.
 
     Raises `ConfigError` for a page size below 1.
     """

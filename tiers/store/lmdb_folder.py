@@ -71,7 +71,7 @@ class Folder:
         return self.path / DATA
 
     def outlived_boot(self) -> bool:
-        """Whether the machine went down while a writer was at work here."""
+        """Tell whether the machine went down while a writer was at work here."""
         marker = self.files.read(_MARKER)
         if marker is None:
             return False
@@ -142,5 +142,5 @@ def boot_id() -> str:
 
 
 def unclean(files: Files) -> bool:
-    """Whether a writer is at work in the folder, or was and did not close it."""
+    """Tell whether a writer is at work in the folder, or was and did not close it."""
     return files.has(_MARKER)

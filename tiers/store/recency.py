@@ -39,7 +39,7 @@ class Pages:
         self._inline = (page_bytes - self._PAGE_HEADER) // 2 - 64
 
     def cost(self, length: int) -> int:
-        """Bytes on disk of an object of `length` bytes."""
+        """Compute the bytes on disk of an object of `length` bytes."""
         if length <= self._inline:
             return self._ENTRY_BYTES + length * 3 // 2
         pages = -(-(self._PAGE_HEADER + length) // self._page_bytes)
@@ -68,7 +68,7 @@ class Recency:
         return key in self._lengths
 
     def length(self, key: bytes) -> int | None:
-        """Length of an object, None where there is none."""
+        """Return the length of an object, None where there is none."""
         return self._lengths.get(key)
 
     def touch(self, keys: Iterable[bytes]) -> None:
@@ -133,7 +133,7 @@ class Recency:
                 self._set(key, None if length == _GONE else length)
 
     def wants_snapshot(self, logged: int) -> bool:
-        """Whether records of `logged` bytes are so many that a snapshot pays."""
+        """Tell whether records of `logged` bytes are so many that a snapshot pays."""
         return logged > (2 * len(self) + _SLACK_ENTRIES) * _ENTRY.size
 
     def _set(self, key: bytes, length: int | None) -> None:

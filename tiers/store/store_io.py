@@ -126,7 +126,7 @@ class StoreIO:
         Objects that can never serve their key are deleted, so that a probe does not find them and
         somebody saves them anew.
         """
-        spoilt: list[bytes] = []
+        useless: list[bytes] = []
         for part in self._parts(items):
             keys = [self._keys.key(item.component, item.chain) for item in part]
             found = await _ask(self._store.get, keys, bytes, NoneType)
@@ -135,10 +135,10 @@ class StoreIO:
                 if outcome is None:
                     progress.moved += self._body_bytes(item)
                 elif outcome not in (MissReason.MISSING, MissReason.RANGE):
-                    spoilt.append(key)
+                    useless.append(key)
             progress.outcomes += outcomes
-        if spoilt:
-            await _ask(self._store.delete, spoilt, bool)
+        if useless:
+            await _ask(self._store.delete, useless, bool)
 
     async def save(self, items: Sequence[StoreItem], progress: Progress) -> None:
         """Make objects of pages and write them."""

@@ -1,0 +1,1 @@
+"""Tests of the page tiers, of what is below them, and of their actors."""
