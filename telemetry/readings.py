@@ -58,7 +58,7 @@ CATALOGUE: Mapping[str, Metric] = {
         _level("pool.usage", "{page}", "Pages of a pool by state", "component", "tier", "state"),
         _level("node.count", "{node}", "Nodes of the tree"),
         _level("lease.count", "{lease}", "Live leases"),
-        _level("transfer.in_flight", "{operation}", "Copies and store calls under way"),
+        _level("transfer.in_flight", "{transfer}", "Copies and store calls under way"),
         _level("waiter.count", "{request}", "Requests that wait for room"),
     )
 }

@@ -21,12 +21,12 @@ class _Pools(dict[str, PagePool]):
 class PageTier(Leaf):
     """Own the page ids of one tier: give them out, take them back, hold back what is in use.
 
-    A freed page goes three ways: to the free list; into the quarantine of the operation that still
-    reads or writes it, until that operation's `Over`; or, with a fence that the device has not
+    A freed page goes three ways: to the free list; into the quarantine of the transfer that still
+    reads or writes it, until that transfer's `Over`; or, with a fence that the device has not
     passed, to the cooling queue, which is looked at by every `Allocate`. Quarantine comes before
     cooling. `Usage` counts cooling pages as quarantined.
 
-    The order of `Free` and `Over` is the sender's duty: a page freed for an operation that is
+    The order of `Free` and `Over` is the sender's duty: a page freed for a transfer that is
     already over stays in quarantine for ever.
     """
 
@@ -89,7 +89,7 @@ class PageTier(Leaf):
 
     @handles(Over)
     def over(self, msg: Over) -> tuple[tuple[str, int], ...]:
-        """Free what the operation's quarantine holds; pages that must cool are not counted."""
+        """Free what the transfer's quarantine holds; pages that must cool are not counted."""
         held = self._held.pop(msg.op, None)
         if held is None:
             return ()

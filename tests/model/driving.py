@@ -74,6 +74,6 @@ def simulated(seed: int, chunk: int) -> Iterator[None]:
         seeded_scheduler(seed),
         mock.patch("trio.to_thread.run_sync", _at_once),
         mock.patch("banyankv.runtime.assembly.chunk_tokens", return_value=chunk),
-        mock.patch("banyankv.runtime.port._BREATH", -1.0 if seed % 2 else 1e9),
+        mock.patch("banyankv.runtime.port._YIELD_SECONDS", -1.0 if seed % 2 else 1e9),
     ):
         yield

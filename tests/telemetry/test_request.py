@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from banyankv.actors.observer import Fact
-from banyankv.runtime import request as requests
+from banyankv.runtime import request_timer
 from banyankv.runtime.messages import HitTokens
 from banyankv.telemetry import Outcome, RequestTrace, Telemetry, facade
 from opentelemetry.sdk.trace import Span
@@ -143,10 +143,10 @@ def test_the_hosts_provider_is_found_when_it_is_set_later(sampled, monkeypatch):
 def test_without_a_provider_no_tracer_is_called_and_no_outcome_is_made(monkeypatch):
     telemetry = Telemetry()
     monkeypatch.setattr(telemetry, "_tracer", None)
-    monkeypatch.setattr(requests, "Outcome", None)
+    monkeypatch.setattr(request_timer, "Outcome", None)
     recorded = []
     monkeypatch.setattr(telemetry, "record", recorded.append)
-    made = requests.Request(telemetry, "chat-17", 100)
+    made = request_timer.RequestTimer(telemetry, "chat-17", 100)
     made.leased()
     made.released(HitTokens(), 100, 96)
     assert len(recorded) == 1
