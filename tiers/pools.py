@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -135,10 +135,10 @@ def _make(layout: PageLayout, pages: int, device: torch.device) -> list[torch.Te
 def _lent(name: str, tensors: object) -> list[torch.Tensor]:
     import torch
 
-    parts = list(tensors) if isinstance(tensors, Sequence) else []
+    parts: list[object] = list(tensors) if isinstance(tensors, Sequence) else []
     if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
         raise ConfigError(f"lent tensors of {name!r}: a list of tensors is needed, one a part")
-    return parts
+    return cast("list[torch.Tensor]", parts)
 
 
 def _check_lent(layout: PageLayout, tensors: list[torch.Tensor], device: torch.device) -> None:

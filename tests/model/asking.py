@@ -16,9 +16,9 @@ from banyankv import Cache, DeadlineExceeded, Lease, Namespace, NoCapacity
 
 from .driving import Gate
 from .engine import Turn
+from .history_store import HistoryStore
 from .judging import Judge
 from .reference import Flat, Key
-from .shop import Shop
 
 
 @dataclass
@@ -48,9 +48,13 @@ class Asking(Judge):
     """A cache and the requests of it that wait: asked in tasks of their own, judged when answered."""
 
     def __init__(
-        self, cache: Cache, gate: Gate, nursery: trio.Nursery, shop: Shop | None = None
+        self,
+        cache: Cache,
+        gate: Gate,
+        nursery: trio.Nursery,
+        history_store: HistoryStore | None = None,
     ) -> None:
-        super().__init__(cache, shop)
+        super().__init__(cache, history_store)
         self.gate = gate
         self.nursery = nursery
         self.pending: list[Waiting] = []
@@ -63,7 +67,7 @@ class Asking(Judge):
     @property
     def held(self) -> bool:
         """Whether copies or the store are held back: not everything comes to rest."""
-        return self.gate.stalled or (self.shop is not None and self.shop.held)
+        return self.gate.stalled or (self.history_store is not None and self.history_store.held)
 
     async def rest(self) -> None:
         """Let everything come to rest that can. Where the clock stands still, it is moved for what
@@ -96,15 +100,15 @@ class Asking(Judge):
         self.waiting = len(self.pending)
         at_rest = not (self.held or self.gate.failed or self.waiting)
         flat = await self.judge_moment(at_rest=at_rest)
-        if at_rest and self.shop and not self.shop.harmed:
+        if at_rest and self.history_store and not self.history_store.harmed:
             await self._saved(flat)
         return flat
 
     async def _saved(self, flat: Flat) -> None:
         stats = await self.cache.stats()
         if not stats.skipped_backups and not any(part.evicted_l2 for part in stats.components):
-            assert self.shop is not None
-            lacking = self.shop.unsaved(self.rules, flat)
+            assert self.history_store is not None
+            lacking = self.history_store.unsaved(self.rules, flat)
             assert not lacking, f"the store lacks what L2 has: {lacking}"
 
     async def adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
@@ -159,11 +163,11 @@ class Asking(Judge):
 
     def _judge_store(self, before: Flat, free: dict[str, int], turn: Turn) -> None:
         """An honest store lifts the hit as far as it can, where L1 and L2 have room for that."""
-        shop, tokens = self.shop, tuple(turn.tokens)
-        if shop is None or shop.harmed or self.rest_room < 2 * len(tokens):
+        history_store, tokens = self.history_store, tuple(turn.tokens)
+        if history_store is None or history_store.harmed or self.rest_room < 2 * len(tokens):
             return
         full = self.referee.full_extent(before, turn.namespace, tokens)
-        end = shop.endpoint(self.rules, full, turn.namespace, tokens)
+        end = history_store.endpoint(self.rules, full, turn.namespace, tokens)
         if end > turn.lease.length:
             self.judge_room(before, free, Key(turn.namespace, tokens[:end]), turn.lease.length)
 

@@ -219,9 +219,9 @@ class Bench(Asking):
         """Release everything, evict to empty, and find every page free."""
         self.gate.failing = 0
         self.gate.let_go()
-        if self.shop is not None:
-            self.shop.heal()
-            self.shop.let_go()
+        if self.history_store is not None:
+            self.history_store.heal()
+            self.history_store.let_go()
         await self.settled()
         for request in [request for request in self.pending if request.turn is not None]:
             await self.cancel(self.pending.index(request))

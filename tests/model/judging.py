@@ -12,8 +12,8 @@ from banyankv.runtime.coordinator.inspection import Inspection
 from banyankv.spec import PAGE_ID_BYTES
 
 from .engine import Turn
+from .history_store import HistoryStore
 from .reference import Flat, Key, Referee, State, floor
-from .shop import Shop
 
 Lock = tuple[str, Key]
 """A component and a page."""
@@ -72,9 +72,9 @@ def flatten(seen: Inspection, page: int) -> Flat:
 class Judge:
     """The referee at one cache: looks at all of it and knows which turns are in hand."""
 
-    def __init__(self, cache: Cache, shop: Shop | None = None) -> None:
+    def __init__(self, cache: Cache, history_store: HistoryStore | None = None) -> None:
         self.cache = cache
-        self.shop = shop
+        self.history_store = history_store
         self.config = cache.config
         self.referee = Referee(cache.config.model)
         self.rules = self.referee.rules
@@ -218,7 +218,7 @@ class Judge:
             for key in self.referee.candidates(before, namespace, tokens)
             if all(self.referee.allows(before, n, key, host) for n in self.rules.names)
         ]
-        lifted = host and self.shop is not None and length > best
+        lifted = host and self.history_store is not None and length > best
         assert length in allowed or lifted, f"{length} is no good boundary: {allowed}"
         if length < best:
             self.judge_room(before, free, Key(namespace, tokens[:best]), length)

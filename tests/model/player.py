@@ -11,8 +11,8 @@ from banyankv import Namespace, Tier, open_cache
 from .driving import Gate
 from .engine import RULES, Turn
 from .harness import Bench
+from .history_store import HistoryStore
 from .script import Script, Step
-from .shop import Shop
 
 SPACES = (Namespace(), Namespace(salt=""), Namespace(salt="a"))
 
@@ -24,7 +24,7 @@ class Player:
         self.script = script
         self.config = script.config()
         self.clock = clock
-        self.shop = Shop(script.object_tokens) if script.store else None
+        self.history_store = HistoryStore(script.object_tokens) if script.store else None
         self.known: list[tuple[int, ...]] = [(0,) * 2 * script.page]
         self.unit = max(1, script.page // 2)
         """Tokens of one letter: prompts differ at every half page."""
@@ -37,12 +37,12 @@ class Player:
         steps = list(self.script.steps)
         while True:
             gate = Gate()
-            store = self.shop.store if self.shop else None
+            store = self.history_store.store if self.history_store else None
             async with (
                 open_cache(self.config, before_copy=gate, store=store, rules=RULES) as cache,
                 trio.open_nursery() as nursery,
             ):
-                self.bench = Bench(cache, gate, nursery, self.shop)
+                self.bench = Bench(cache, gate, nursery, self.history_store)
                 while steps:
                     step = steps.pop(0)
                     if step.verb == "restart":
@@ -54,8 +54,8 @@ class Player:
                     nursery.cancel_scope.cancel()
                     return
                 nursery.cancel_scope.cancel()
-            if self.shop and step.a % 2:
-                self.shop.let_go()
+            if self.history_store and step.a % 2:
+                self.history_store.let_go()
 
     # -- choosing ------------------------------------------------------------------------------------
 
@@ -286,21 +286,21 @@ class Player:
         await self.bench.judge_refusals()
 
     async def harm(self, step: Step) -> None:
-        assert self.shop is not None
-        self.shop.harm(step.a, step.b, 1 + step.c % 4)
+        assert self.history_store is not None
+        self.history_store.harm(step.a, step.b, 1 + step.c % 4)
 
     async def heal(self, step: Step) -> None:
-        assert self.shop is not None
-        self.shop.heal()
+        assert self.history_store is not None
+        self.history_store.heal()
 
     async def spoil(self, step: Step) -> None:
-        assert self.shop is not None
-        self.shop.spoil(step.a, step.b, step.c)
+        assert self.history_store is not None
+        self.history_store.spoil(step.a, step.b, step.c)
 
     async def hold(self, step: Step) -> None:
-        assert self.shop is not None
-        self.shop.hold(step.a)
+        assert self.history_store is not None
+        self.history_store.hold(step.a)
 
     async def free(self, step: Step) -> None:
-        assert self.shop is not None
-        self.shop.let_go()
+        assert self.history_store is not None
+        self.history_store.let_go()

@@ -128,7 +128,7 @@ class Flat:
 
 
 class Referee:
-    """Answers what the cache must answer, from a `Flat`."""
+    """What the cache must answer, worked out from a `Flat`."""
 
     def __init__(self, model: ModelSpec) -> None:
         self.rules = Rules(model)

@@ -53,7 +53,7 @@ class Held(MemoryStore):
         return await super().delete(keys)
 
 
-class Shop:
+class HistoryStore:
     """The objects of a history, which outlive its caches, and what goes wrong with them."""
 
     def __init__(self, chunk: int) -> None:
@@ -82,7 +82,7 @@ class Shop:
         self.behind.gate = trio.Event()
 
     def let_go(self) -> None:
-        """Answer everything."""
+        """Let every call through."""
         self.behind.held = ()
         self.behind.gate.set()
 
