@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 from banyankv import Cache, Namespace, Tier
@@ -111,7 +110,7 @@ class Judge:
             turn.verify()
             self._covered(flat, turn)
         self._locks(flat)
-        await self._conservation(flat, seen.staged)
+        await self._conservation(flat, seen)
         if at_rest and self.config.l2:
             await self._written_through(flat)
         return flat
@@ -161,26 +160,30 @@ class Judge:
             return at
         return flat.node_of[Key(anchor.namespace, anchor.prefix[: low + self.rules.page])][0]
 
-    async def _conservation(self, flat: Flat, fetching: Mapping[str, bytes]) -> None:
+    async def _conservation(self, flat: Flat, seen: Inspection) -> None:
         private: Counter[str] = Counter()
         for turn in self.turns:
             for name in self.rules.names:
                 private[name] += turn.private(name)
         pools = (await self.cache.stats()).pools
+        shared = {part.name: part.shared for part in seen.components}
         for usage in pools["l1"]:
             if any(turn.busy for turn in self.turns):
                 break  # their windows may have let go what their tables still show
             name = usage.component
             cached = len(flat.pages(name, Tier.L1))
-            explained = usage.free + usage.quarantined + cached + private[name]
+            copied = len(shared[name][Tier.L1]) // PAGE_ID_BYTES
+            explained = usage.free + usage.quarantined + cached + copied + private[name]
             assert explained == usage.capacity or (self.waiting and explained < usage.capacity), (
                 f"{name}: {usage} but {cached} cached and {private[name]} private"
             )
         for usage in pools.get("l2", ()):
             cached = len(flat.pages(usage.component, Tier.L2))
-            staged = len(fetching.get(usage.component, b"")) // PAGE_ID_BYTES
-            explained = usage.free + usage.quarantined + cached + staged
-            assert explained == usage.capacity, (usage, cached, staged)
+            staged = len(seen.staged.get(usage.component, b"")) // PAGE_ID_BYTES
+            # Left their node while several copies read them: free when the last of these is over.
+            copied = len(shared[usage.component][Tier.L2]) // PAGE_ID_BYTES
+            explained = usage.free + usage.quarantined + cached + staged + copied
+            assert explained == usage.capacity, (usage, cached, staged, copied)
 
     def cover(self, flat: Flat, turn: Turn) -> None:
         """Note what the lease of `turn` locks, as the tree stands at this moment: whole nodes, from
