@@ -54,8 +54,7 @@ class Asking(Judge):
         nursery: trio.Nursery,
         history_store: HistoryStore | None = None,
     ) -> None:
-        super().__init__(cache, history_store)
-        self.gate = gate
+        super().__init__(cache, gate, history_store)
         self.nursery = nursery
         self.pending: list[Waiting] = []
         self.changes = 0
@@ -63,11 +62,6 @@ class Asking(Judge):
         """Extends that waited and were refused since the last step began, in this order."""
         self.rest_room = 0
         """Tokens that L2 had room for when the last request was asked."""
-
-    @property
-    def held(self) -> bool:
-        """Whether copies or the store are held back: not everything comes to rest."""
-        return self.gate.stalled or (self.history_store is not None and self.history_store.held)
 
     async def rest(self) -> None:
         """Let everything come to rest that can. Where the clock stands still, it is moved for what

@@ -10,6 +10,7 @@ from banyankv.runtime.checking import check
 from banyankv.runtime.coordinator.inspection import Inspection
 from banyankv.spec import PAGE_ID_BYTES
 
+from .driving import Gate
 from .engine import Turn
 from .history_store import HistoryStore
 from .reference import Flat, Key, Referee, State, floor
@@ -71,8 +72,9 @@ def flatten(seen: Inspection, page: int) -> Flat:
 class Judge:
     """The referee at one cache: looks at all of it and knows which turns are in hand."""
 
-    def __init__(self, cache: Cache, history_store: HistoryStore | None = None) -> None:
+    def __init__(self, cache: Cache, gate: Gate, history_store: HistoryStore | None = None) -> None:
         self.cache = cache
+        self.gate = gate
         self.history_store = history_store
         self.config = cache.config
         self.referee = Referee(cache.config.model)
@@ -82,6 +84,11 @@ class Judge:
         """Requests that have not been answered: what they hold, the turns do not explain."""
         self.covers: dict[int, dict[str, tuple[Key, int]]] = {}
         """id(turn) -> what its lease locks: per paged component the anchor and the lowest start."""
+
+    @property
+    def held(self) -> bool:
+        """Whether copies or the store are held back: not everything comes to rest."""
+        return self.gate.stalled or (self.history_store is not None and self.history_store.held)
 
     async def look(self) -> Flat:
         """The cache as it is, flat."""
@@ -223,7 +230,8 @@ class Judge:
         ]
         lifted = host and self.history_store is not None and length > best
         assert length in allowed or lifted, f"{length} is no good boundary: {allowed}"
-        if length < best:
+        # Who cannot wait has no use for what a held copy still reads.
+        if length < best and (host or not self.held):
             self.judge_room(before, free, Key(namespace, tokens[:best]), length)
 
     def judge_room(self, before: Flat, free: dict[str, int], key: Key, length: int) -> None:
