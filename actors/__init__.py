@@ -17,7 +17,8 @@ from .message import Message, Reply
 from .observer import Fact, Hop, Observer, Trace
 from .ref import Ref
 from .reply import ReplyToken
-from .supervision import Backoff, ChildSpec, Restart, Strategy, Supervisor, SupervisorSpec
+from .specs import Backoff, ChildSpec, Restart, Strategy, SupervisorSpec
+from .supervision import Supervisor
 from .system import ActorSystem, open_system
 
 __all__ = [

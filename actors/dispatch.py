@@ -126,7 +126,7 @@ def post(cell: Cell, msg: Any, *, control: bool, trace: Trace | None) -> None:
 
 
 def can_run(cell: Cell) -> bool:
-    """Whether a message can run now; runs what is queued before it."""
+    """Say whether a message can run now; runs what is queued before it."""
     return not cell.gate & BLOCKED and (not cell.gate & QUEUED or drain(cell))
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from ..errors import BanyanError, ConfigError
-from .arguments import is_number, is_whole
+from .arguments import is_number, is_whole, member
 
 MESSAGE = "message"
 """The `where` of a message's edge, between sender and receiver."""
@@ -77,9 +77,7 @@ class Fault(
     def __post_init__(self) -> None:
         if self.where not in _POSSIBLE:
             raise ConfigError(f"a fault is where {' or '.join(_POSSIBLE)} is, not {self.where!r}")
-        if not isinstance(self.what, FaultKind) or self.what not in _POSSIBLE[self.where]:
-            known = ", ".join(f"FaultKind.{kind.name}" for kind in _POSSIBLE[self.where])
-            raise ConfigError(f"a {self.where}'s fault is one of {known}, not {self.what!r}")
+        member(f"a {self.where}'s fault", self.what, _POSSIBLE[self.where])
         for pattern in (self.sender, self.receiver, self.message, self.key):
             if not isinstance(pattern, str) or not pattern:
                 raise ConfigError(f"{self!r}: patterns are words, not {pattern!r}")
@@ -173,7 +171,7 @@ class Faults:
         )
 
     def may_delay(self, receiver: str) -> bool:
-        """Whether some message to this actor may still be delayed."""
+        """Say whether some message to this actor may still be delayed."""
         return any(
             fault.where == MESSAGE
             and fault.what is FaultKind.DELAY

@@ -2,156 +2,65 @@
 
 from __future__ import annotations
 
-import enum
 import random
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import trio
 
 from ..errors import ActorCrashed, ConfigError
-from .actor import Actor
-from .arguments import is_number, is_whole
 from .dead_letters import Reason
 from .dispatch import stopped
 from .gate import DOWN, STOPPED
 from .life import live
 from .ref import Ref
+from .specs import ChildSpec, Restart, Strategy, SupervisorSpec
 
 if TYPE_CHECKING:
     from .system import ActorSystem
 
 
-class Restart(enum.StrEnum):
-    """When a child that ended is started anew."""
+class Supervised:
+    """One life after another of what a supervisor starts: whether it is over, was to be, is reported."""
 
-    PERMANENT = "permanent"  # always
-    TRANSIENT = "transient"  # after a crash
-    TEMPORARY = "temporary"  # never
-
-
-class Strategy(enum.StrEnum):
-    """Who else is started anew with a child: nobody, everybody, or who was started after it."""
-
-    ONE_FOR_ONE = "one_for_one"
-    ONE_FOR_ALL = "one_for_all"
-    REST_FOR_ONE = "rest_for_one"
-
-
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a restart waits, in seconds.
-
-    `first` times `factor` for each recent restart, at most `most`, and up to the share `jitter` more,
-    drawn from the system's seed.
-    """
-
-    first: float = 0.05
-    factor: float = 2.0
-    most: float = 5.0
-    jitter: float = 0.1
-
-    def __post_init__(self) -> None:
-        times = (self.first, self.most, self.jitter)
-        if not all(is_number(time, 0) for time in times) or not is_number(self.factor, 1):
-            raise ConfigError(f"{self!r}: times and jitter are not negative, the factor at least 1")
-
-    def delay(self, recent: int, rng: random.Random) -> float:
-        """Return the wait before the restart that follows `recent` others."""
-        # the exponent is capped because a float overflows long after `most` is reached
-        base = min(self.first * self.factor ** min(recent, 64), self.most)
-        # whole microseconds, as the journal's times
-        return round(base * (1 + self.jitter * rng.random()), 6)
-
-
-class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor to start: the factory makes it anew for each life.
-
-    `bound` is how many messages its mailbox holds per lane.
-    """
-
-    factory: Callable[[], Actor]
-    name: str
-    bound: int = 1024
-    restart: Restart = Restart.PERMANENT
-    stop_timeout: float = 5.0
-
-    def __post_init__(self) -> None:
-        _check_restart(self.restart)
-        if not is_whole(self.bound, 1):
-            raise ConfigError(
-                f"{self.name}: a mailbox holds a message at least, not {self.bound!r}"
-            )
-        if not is_number(self.stop_timeout, 0):
-            raise ConfigError(
-                f"{self.name}: stop_timeout is a number of seconds, not {self.stop_timeout!r}"
-            )
-
-
-class SupervisorSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A supervisor to start, with its children in their order.
-
-    More than `intensity` restarts within `period` seconds are too many: the supervisor stops its
-    children and crashes itself, which is its own supervisor's to deal with.
-    """
-
-    name: str
-    children: tuple[ChildSpec | SupervisorSpec, ...] = ()
-    strategy: Strategy = Strategy.ONE_FOR_ONE
-    intensity: int = 5
-    period: float = 10.0
-    backoff: Backoff = Backoff()
-    restart: Restart = Restart.PERMANENT
-
-    def __post_init__(self) -> None:
-        _check_restart(self.restart)
-        if not isinstance(self.strategy, Strategy):
-            names = ", ".join(f"Strategy.{strategy.name}" for strategy in Strategy)
-            raise ConfigError(f"{self.name}: a strategy is one of {names}, not {self.strategy!r}")
-        if not is_whole(self.intensity, 0) or not is_number(self.period, 0):
-            raise ConfigError(
-                f"{self.name}: at most {self.intensity!r} restarts within {self.period!r} seconds "
-                f"cannot be counted"
-            )
-
-
-def _check_restart(restart: object) -> None:
-    if not isinstance(restart, Restart):
-        names = ", ".join(f"Restart.{restart.name}" for restart in Restart)
-        raise ConfigError(f"when to restart is one of {names}, not {restart!r}")
-
-
-class ActorNode:
-    """One supervised actor: its reference, its factory, and the task of its present life."""
-
-    def __init__(self, supervisor: Supervisor, spec: ChildSpec, ref: Ref[Any]) -> None:
-        self.supervisor = supervisor
-        self.spec = spec
-        self.ref = ref
-        self._scope = trio.CancelScope()
+    def __init__(self, restart: Restart) -> None:
+        self.restart = restart
         self._over = trio.Event()
         self._over.set()
         self._expected = False
         self._reported = False
+
+    def _begin(self) -> None:
+        self._over = trio.Event()
+        self._expected = self._reported = False
+
+    async def gone(self) -> None:
+        """Wait for the end of a life that has been reported as over: something of it may be at work."""
+        if self._reported:
+            await self._over.wait()
+
+
+class ActorNode(Supervised):
+    """One supervised actor: its reference, its factory, and the task of its present life."""
+
+    def __init__(self, supervisor: Supervisor, spec: ChildSpec, ref: Ref[Any]) -> None:
+        super().__init__(spec.restart)
+        self.supervisor = supervisor
+        self.spec = spec
+        self.ref = ref
+        self._scope = trio.CancelScope()
 
     @property
     def path(self) -> str:
         """The path of the actor."""
         return self.ref.path
 
-    @property
-    def restart(self) -> Restart:
-        """When the actor is started anew."""
-        return self.spec.restart
-
     async def start(self) -> BaseException | None:
         """Start a life; return None when the actor is ready, or the crash that kept it from it."""
         if not self._over.is_set():
             return None
-        self._over = trio.Event()
+        self._begin()
         self._scope = trio.CancelScope()
-        self._expected = self._reported = False
         cause: BaseException | None = await self.supervisor.nursery.start(
             self._live, name=self.path
         )
@@ -179,11 +88,6 @@ class ActorNode:
         if not started:
             task_status.started(self.ref.crash)
         report()
-
-    async def gone(self) -> None:
-        """Wait for the end of a life that has been reported as over: its child tasks may be at work."""
-        if self._reported:
-            await self._over.wait()
 
     async def stop(self, *, final: bool) -> None:
         """End the life: in order until the stop timeout, then by cancelling it.
@@ -213,7 +117,7 @@ class ActorNode:
         ref.close_letters(lambda: stopped(ref), Reason.STOPPED)
 
 
-class Supervisor:
+class Supervisor(Supervised):
     """Starts its children in order, watches over them, stops them in reverse order.
 
     It has a task of its own, in which its children's tasks live: no error of a child ever reaches a
@@ -225,6 +129,7 @@ class Supervisor:
     def __init__(
         self, system: ActorSystem, spec: SupervisorSpec, path: str, supervisor: Supervisor | None
     ) -> None:
+        super().__init__(spec.restart)
         self.system = system
         self.spec = spec
         self.path = path
@@ -236,10 +141,6 @@ class Supervisor:
         self._ended: deque[tuple[ActorNode | Supervisor, BaseException | None]] = deque()
         self._news = trio.Event()
         self._halt = trio.Event()
-        self._over = trio.Event()
-        self._over.set()
-        self._expected = False
-        self._reported = False
         self._final = False
         self.running = trio.Event()
 
@@ -248,11 +149,6 @@ class Supervisor:
             f"<Supervisor {self.path} {self.spec.strategy.value}: {len(self.children)} children, "
             f"{self.restarts} restarts>"
         )
-
-    @property
-    def restart(self) -> Restart:
-        """When the supervisor itself is started anew."""
-        return self.spec.restart
 
     # -- as a child -------------------------------------------------------------------------------
 
@@ -268,10 +164,10 @@ class Supervisor:
 
     def begin(self) -> None:
         """Make ready for `run`, which from here on can be told to stop."""
-        self._over = trio.Event()
+        self._begin()
         self._halt = trio.Event()
         self._news = trio.Event()
-        self._expected = self._reported = self._final = False
+        self._final = False
         self._recent.clear()
         self._ended.clear()
 
@@ -289,11 +185,6 @@ class Supervisor:
             await self._over.wait()
         if final:
             self.close()
-
-    async def gone(self) -> None:
-        """Wait for the end of what has been reported as over: its children may be stopping still."""
-        if self._reported:
-            await self._over.wait()
 
     def close(self) -> None:
         """Never start again, nor any child."""

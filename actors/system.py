@@ -20,16 +20,8 @@ from .introspection import SystemStatistics, TreeNode, system_statistics, system
 from .journal import Journal
 from .observer import Observer, Trace
 from .ref import Ref
-from .supervision import (
-    ActorNode,
-    Backoff,
-    ChildSpec,
-    Restart,
-    Strategy,
-    Supervisor,
-    SupervisorSpec,
-    crash_of,
-)
+from .specs import Backoff, ChildSpec, Restart, Strategy, SupervisorSpec
+from .supervision import ActorNode, Supervisor, crash_of
 from .watch import Watch
 
 A = TypeVar("A", bound=Actor)

@@ -161,7 +161,7 @@ class Watch:
     # -- the mailbox ------------------------------------------------------------------------------
 
     def is_due(self, cell: Cell) -> bool:
-        """Whether the next queued message may be handled already; what is behind it waits with it."""
+        """Say whether the next queued message may be handled already; what is behind it waits with it."""
         head = cell.mailbox.head()
         return head is None or head.due == -math.inf or head.due <= trio.current_time()
 
@@ -171,7 +171,7 @@ class Watch:
         return -math.inf if head is None else head.due
 
     def may_call(self, cell: Cell) -> bool:
-        """Whether a call would be handled now, as far as the plan says."""
+        """Say whether a call would be handled now, as far as the plan says."""
         return self.is_due(cell) and not self._faults.may_delay(cell.path)
 
     def run(self, cell: Cell, envelope: Envelope) -> Any:

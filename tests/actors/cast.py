@@ -257,3 +257,14 @@ def behind(ref: Ref[Any]) -> Any:
     if actor is None:
         raise ConfigError(f"{ref.path} has no actor now")
     return actor
+
+
+def tasks() -> list[trio.lowlevel.Task]:
+    found = []
+    queue = [trio.lowlevel.current_root_task()]
+    while queue:
+        task = queue.pop()
+        if task is not None:
+            found.append(task)
+            queue += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
