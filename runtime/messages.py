@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class HitTokens(Reply, frozen=True):
-    """Reused tokens by the tier that held them when the request came."""
+    """Reused tokens by the tier that held them when the request came.
+
+    `l1` counts also what others have published while the request waited, `l3` what was fetched for it.
+    """
 
     l1: int = 0
     l2: int = 0

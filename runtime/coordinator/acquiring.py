@@ -128,6 +128,7 @@ class AcquireFlight(Flight, eq=False):
     # The boundaries at its first look.
     _device: int = -1
     _host: int = -1
+    _store: int = 0  # up to where prefetches that it waited for have lifted its reuse
 
     # -- planning -------------------------------------------------------------------------------------
 
@@ -224,13 +225,17 @@ class AcquireFlight(Flight, eq=False):
         return bool(shortage.pools) and all(pool in names for pool in shortage.pools)
 
     def _leased(self, record: LeaseRecord) -> m.Acquired:
-        """Return the lease, with where its tokens were when the request came."""
+        """Return the lease, with where its tokens were when the request came.
+
+        What others have published while it waited counts as on L1.
+        """
         acquired = self.by.claiming.answer(record)
         length, full = acquired.length, max(acquired.full, self.full)
         hit = acquired.hit
         if self._device < length:
-            l2 = min(self._host, length) - self._device
-            hit = m.HitTokens(self._device, l2, length - self._device - l2)
+            host = min(self._host, length)
+            l2, l3 = host - self._device, max(0, min(self._store, length) - host)
+            hit = m.HitTokens(length - l2 - l3, l2, l3)
         elif full == acquired.full:
             return acquired
         return m.Acquired(acquired.lease, length, full, hit, acquired.starts, acquired.pages)
@@ -253,6 +258,7 @@ class AcquireFlight(Flight, eq=False):
         del self._transfers[transfer]
         search, self._search = self._search, None
         if search is not None:
+            self._store = max(self._store, search.brought_for(self))
             full = search.answer_for(self)
             self.searched, self.full = full is not None, full or 0
         if not self._transfers:

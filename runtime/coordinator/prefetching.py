@@ -92,13 +92,15 @@ class Prefetch(Transfer):
 
     `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` and
     `reuse` are what its `Find` said that there is already; FULL reaches up to `reach` in the store,
-    and `items` are fetched up to `endpoint`. Until `deadline` it waits for room.
+    and `items` are fetched up to `endpoint`. Until `deadline` it waits for room. In the end it has
+    lifted the reuse up to `brought`.
     """
 
     __slots__ = (
         "_by",
         "_found",
         "asker",
+        "brought",
         "deadline",
         "endpoint",
         "failed",
@@ -128,6 +130,7 @@ class Prefetch(Transfer):
         self.endpoint = 0
         self.reach = 0
         self.failed = False
+        self.brought = 0
         self.items: tuple[s.StoreItem, ...] = ()
         by.by_chunk[key] = self
 
@@ -164,18 +167,29 @@ class Prefetch(Transfer):
             return self.reach
         if self.failed:
             return 0  # the store has no answer for anybody
-        page, chunk = self._by.actors.page, self._by.actors.chunk
-        mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
-        limit = reusable_tokens(theirs, page) // chunk * chunk
-        most = min(limit, reusable_tokens(mine, page) // chunk * chunk)
-        common, size = 0, chunk * TOKEN_BYTES
-        while common < most and theirs.startswith(
-            mine[common * TOKEN_BYTES : common * TOKEN_BYTES + size], common * TOKEN_BYTES
-        ):
-            common += chunk
+        common, chunk = self._common(joiner), self._by.actors.chunk
+        limit = reusable_tokens(joiner.msg.tokens, self._by.actors.page) // chunk * chunk
         if self.endpoint <= common and (self.reach < common or common == limit):
             return min(self.reach, common)
         return None
+
+    def brought_for(self, joiner: AcquireFlight) -> int:
+        """Return up to where it has lifted the reuse of an acquire that waited for it."""
+        if not self.brought or joiner is self.asker:
+            return self.brought
+        return min(self.brought, self._common(joiner))
+
+    def _common(self, joiner: AcquireFlight) -> int:
+        """Return up to where the whole chunks that the asker could reuse are those of a joiner too."""
+        page, chunk = self._by.actors.page, self._by.actors.chunk
+        mine, theirs = self.asker.msg.tokens, joiner.msg.tokens
+        most = min(reusable_tokens(mine, page), reusable_tokens(theirs, page))
+        common, size = 0, chunk * TOKEN_BYTES
+        while common + chunk <= most and theirs.startswith(
+            mine[common * TOKEN_BYTES : common * TOKEN_BYTES + size], common * TOKEN_BYTES
+        ):
+            common += chunk
+        return common
 
     # -- waiting for room on L2 -----------------------------------------------------------------------
 
@@ -256,8 +270,9 @@ class Prefetch(Transfer):
         return self._by.endpoints.deepest(spans, self.endpoint, self.full, self.reuse)
 
     def end(self, outcome: str, tokens: int = 0) -> None:
-        """End it by one of the closed reasons; so many tokens came."""
+        """End it by one of the closed reasons; what came lifts the reuse up to `tokens`."""
         by = self._by
+        self.brought = tokens
         del by.by_chunk[self.key]
         by.queued.pop(self, None)
         by.outcomes[outcome] += 1

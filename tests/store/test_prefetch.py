@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import trio
 import trio.testing
-from banyankv import Cache, Tier, TierUnavailable, open_cache
+from banyankv import Cache, HitTokens, Tier, TierUnavailable, open_cache
 from banyankv.runtime.assembly import make_rules
 from banyankv.tiers.store.faulty import FaultyStore, SeededFaults, StoreFailure
 from banyankv.tiers.store.memory import MemoryStore
@@ -270,4 +270,31 @@ async def test_who_joined_asks_for_itself_where_the_first_answer_is_not_its_own(
             ):
                 nursery.start_soon(ask, number, prompt)
         assert lengths == {0: 512, 1: 256, 2: 512, 3: 512}
+        await empty(cache)
+
+
+@pytest.mark.parametrize("stored", [0, CHUNK])
+async def test_only_what_the_store_has_brought_is_a_hit_of_l3(dispatch: str, stored: int) -> None:
+    """While two wait for the store, somebody computes and publishes all of their prompt."""
+    made, store = config(dispatch), Counted()
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS, (stored,))
+    store.go = trio.Event()
+    hits: list[HitTokens] = []
+    async with open_cache(made, store=store) as cache:
+
+        async def ask(prompt: Sequence[int]) -> None:
+            async with await cache.acquire(prompt) as lease:
+                hits.append(lease.hit)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, TOKENS)
+            nursery.start_soon(ask, TOKENS)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            (lease,) = await cache.acquire_batch([TOKENS])
+            async with lease:
+                await lease.extend(len(TOKENS))
+                await lease.publish()
+            store.go.set()
+        assert hits == [HitTokens(l1=4 * CHUNK - stored, l3=stored)] * 2
         await empty(cache)
