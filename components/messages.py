@@ -91,6 +91,16 @@ class Subtree(Message[tuple[int, ...]], frozen=True):
     node: int
 
 
+class ChunkSharers(Message[tuple[int, ...]], frozen=True):
+    """Ask which nodes below `nodes` have tokens of the chunk in which one of those ends.
+
+    Chunks are `chunk` tokens long; nodes that are no longer there are left out.
+    """
+
+    nodes: tuple[int, ...]
+    chunk: int
+
+
 class Ancestry(Message[Walked], frozen=True):
     """Ask for the Walked of the path from the root to `node`, `node` included."""
 

@@ -211,6 +211,21 @@ class UnifiedTreeCore(Leaf):
             found.extend(child.id for child in children)
         return tuple(found)
 
+    @handles(m.ChunkSharers)
+    def chunk_sharers(self, msg: m.ChunkSharers) -> tuple[int, ...]:
+        """Return the nodes below some that share a chunk with them; costs what it answers."""
+        found: dict[int, None] = {}
+        for id in msg.nodes:
+            node = self._nodes.get(id)
+            stack = [] if node is None else [node]
+            reach = 0 if node is None else -(-node.end // msg.chunk) * msg.chunk
+            while stack:
+                for child in stack.pop().below():
+                    if child.start < reach and child.id not in found:
+                        found[child.id] = None
+                        stack.append(child)
+        return tuple(found)
+
     @handles(m.Ancestry)
     def ancestry(self, msg: m.Ancestry) -> m.Walked:
         """Return the path from the root to a node, empty where the node is gone."""

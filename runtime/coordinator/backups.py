@@ -79,19 +79,33 @@ class Backups:
         backup = Backup(self._transfers)
         moves: list[t.Move] = []
         backed = await self._back(backup, base, tuple(chain.items()), moves)
-        nodes = backup.nodes = tuple(dict.fromkeys((*batch, *backed)))
+        nodes = tuple(dict.fromkeys((*batch, *backed)))
+        windows: dict[int, None] = {}
         for part in self._actors.auxiliary:
             found = await part.ref.ask(Unbacked(nodes))
             # L2 keeps nothing of a node whose FULL it does not keep.
             found = tuple(
                 [pair for pair in found if not await base.ref.ask(c.Lacks(pair[0], Tier.L2))]
             )
-            await self._back(backup, part, found, moves)
+            joined = await self._back(backup, part, found, moves)
+            if not part.snapshot:
+                windows.update(dict.fromkeys(joined))
+        completed = await self._completed(tuple(windows))
+        backup.nodes = tuple(dict.fromkeys((*nodes, *completed)))
         if moves:
             await backup.run(moves)
         else:
             backup.backed()
             backup.over()
+
+    async def _completed(self, windows: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the nodes that end a chunk in which windows are backed up, on whichever branch.
+
+        An object of the store belongs to the node that ends its chunk, and may be whole only now.
+        """
+        if not windows or self._actors.store is None:
+            return ()
+        return await self._actors.tree.ask(c.ChunkSharers(windows, self._actors.chunk))
 
     async def _back(
         self,

@@ -189,29 +189,12 @@ class Publishing:
             else:
                 continue
             patches += [(part.index, at, mine) for at, mine in adopted.patches]
-            gained.update(self._completed(known, adopted.attached))
+            gained.update(dict.fromkeys(adopted.attached))
             if adopted.free:
                 free.append((part.name, adopted.free, 0))
         if free:
             await self._capacity.free(_L1, free)
         record.anchor, record.published = anchor, upto
-
-    def _completed(self, known: c.Grown, attached: tuple[int, ...]) -> dict[int, None]:
-        """Return the nodes that gained payload, and those further on that end a chunk begun in them.
-
-        An object of the store belongs to the node that ends its chunk, and may be whole only now.
-        """
-        if not attached:
-            return {}
-        chunk, start, reach = self._actors.chunk, 0, 0
-        gained: dict[int, None] = {}
-        for node, end in zip(known.path, known.ends, strict=True):
-            if node in attached:
-                reach = -(-end // chunk) * chunk
-            if start < reach:
-                gained[node] = None
-            start = end
-        return gained
 
     @staticmethod
     def _move(share: Share, relocked: c.Relocked, upto: int) -> None:

@@ -194,6 +194,16 @@ def test_a_subtree_names_parents_first_and_nothing_else() -> None:
     assert tree.subtree(m.Subtree(77)) == ()
 
 
+def test_chunk_sharers_are_those_below_on_every_branch_into_which_the_chunk_reaches() -> None:
+    tree = UnifiedTreeCore(1)
+    insert(tree, range(12), cuts=(2, 4, 6, 10))  # nodes 1 to 5
+    tree.insert(m.Insert(b"", pack([50, 51]), 1))
+    insert(tree, [99])
+    assert set(tree.chunk_sharers(m.ChunkSharers((1,), 5))) == {2, 3, 6}
+    assert set(tree.chunk_sharers(m.ChunkSharers((1, 3), 5))) == {2, 3, 4, 6}
+    assert tree.chunk_sharers(m.ChunkSharers((4, 7, 77), 5)) == ()
+
+
 def test_chains_are_found_again_from_the_last_one_known() -> None:
     tree = UnifiedTreeCore(1)
     insert(tree, range(10), b"space", cuts=(6,))

@@ -191,8 +191,6 @@ class HistoryStore:
                     wanted = [at for at in rules.pages(name, end) if at > end - self.chunk]
                 held = flat.held[name, Tier.L2]
                 whole = all(Key(key.namespace, key.prefix[:at]) in held for at in wanted)
-                if name != rules.names[0] and flat.node_of[key][0] > end - self.chunk:
-                    continue  # what joined a node above does not make the chunks below it due
                 if wanted and whole and (name, here) not in good:
                     lacking.append(f"{name} up to {key}")
                 if name == rules.names[0] and not whole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 from banyankv import Tier, open_cache
@@ -38,11 +39,16 @@ async def test_a_state_that_joins_a_saved_node_is_saved(dispatch: str) -> None:
         await empty(cache)
 
 
+@pytest.mark.parametrize("fork", [False, True])
 async def test_a_window_that_is_computed_again_is_saved_with_the_chunk_that_it_completes(
-    dispatch: str,
+    dispatch: str, fork: bool
 ) -> None:
-    """The first half of the chunk loses its window before the second half is saved."""
+    """The first half of the chunk loses its window before the second half is saved.
+
+    Who computes it again may go on with other tokens than those that end the chunk.
+    """
     made, store, gate = config(dispatch, swa=192), Counting(), Gate(Tier.L2)
+    again = [*TOKENS[:128], 7] if fork else TOKENS[:257]
     async with open_cache(made, store=store, before_copy=gate) as cache:
         await serve(cache, TOKENS[:257], (128,))
         gate.open = trio.Event()
@@ -53,7 +59,7 @@ async def test_a_window_that_is_computed_again_is_saved_with_the_chunk_that_it_c
                 await cache.evict("swa", 8, tier)
             gate.open.set()
         assert set(entries(store)) == {("full", 256)}
-        assert await serve(cache, TOKENS[:257], (256,)) == 0
+        assert await serve(cache, again, (len(again) - 1,)) == 0
         assert set(entries(store)) == {("full", 256), ("swa", 256)}
         assert len(store.puts) == 2
     async with open_cache(made, store=store) as cache:
