@@ -80,13 +80,22 @@ class Grafting:
         return grown
 
     async def _adopt(self, part: ComponentRef, run: Run, path: c.Grown, now: int) -> None:
-        """Hand a fetched run over to the nodes of its range; what they have already goes back."""
+        """Hand a fetched run over to the nodes of its range; what they have already goes back.
+
+        A window that some lacked may complete a chunk that ends on another branch, which nobody has
+        saved.
+        """
         low, high = bisect_right(path.ends, run.start), bisect_left(path.ends, run.end) + 1
         adopted = await part.ref.ask(
             c.Adopt(Tier.L2, path.path[low:high], path.ends[low:high], run.start, run.pages, now)
         )
         if adopted.free:
             await self._capacity.free(Tier.L2, [(part.name, adopted.free, 0)])
+        if adopted.attached and not part.base:
+            sharers = c.ChunkSharers(adopted.attached, self._actors.chunk)
+            others = set(await self._actors.tree.ask(sharers)).difference(path.path)
+            if others:
+                self._capacity.due.save(sorted(others))
 
     async def _keep(
         self, part: ComponentRef, run: list[s.StoreItem], path: c.Grown, now: int

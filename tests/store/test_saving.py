@@ -67,6 +67,30 @@ async def test_a_window_that_is_computed_again_is_saved_with_the_chunk_that_it_c
         await empty(cache)
 
 
+async def test_a_window_that_comes_from_the_store_completes_a_chunk_of_another_branch(
+    dispatch: str,
+) -> None:
+    made, store, gate = config(dispatch, swa=192), Counting(), Gate(Tier.L2)
+    other = [*TOKENS[:128], *TOKENS[:129]]
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS[:257], (256,))
+    async with open_cache(made, store=store, before_copy=gate) as cache:
+        await serve(cache, other, (128,))
+        gate.open = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, cache, other, (256,))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            for tier in (Tier.L1, Tier.L2):
+                await cache.evict("swa", 8, tier)
+            gate.open.set()
+        assert len(store.objects) == 3  # of the other branch FULL alone
+        assert await serve(cache, TOKENS[:257], ()) == 256
+        assert len(store.puts) == len(store.objects) == 4
+    async with open_cache(made, store=store) as cache:
+        assert await serve(cache, other, ()) == 256
+        await empty(cache)
+
+
 async def test_what_the_store_has_is_not_written_again(dispatch: str) -> None:
     made, store = config(dispatch, swa=100, states=True), Counting()
     async with open_cache(made, store=store) as cache:
