@@ -105,10 +105,17 @@ class Asking(Judge):
             lacking = self.history_store.unsaved(self.rules, flat)
             assert not lacking, f"the store lacks what L2 has: {lacking}"
 
-    async def adopt(self, lease: Lease, namespace: Namespace, tokens: Sequence[int]) -> Turn:
+    async def adopt(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        tokens: Sequence[int],
+        locked_in: Flat | None = None,
+    ) -> Turn:
+        """Take a lease in hand; `locked_in` is the tree in which it was locked, by default today's."""
         turn = Turn(self.cache, lease, namespace, tokens)
         self.turns.append(turn)
-        self.cover(await self.look(), turn)
+        self.cover(locked_in or await self.look(), turn)
         turn.verify()
         return turn
 

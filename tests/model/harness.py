@@ -48,7 +48,8 @@ class Bench(Asking):
         leases = await self.cache.acquire_batch([list(p) for p in prompts], namespace=namespace)
         assert len(leases) == len(prompts)
         for prompt, lease in zip(prompts, leases, strict=True):
-            turn = await self.adopt(lease, namespace, prompt)
+            # All are locked before one of them may split a node for the boundary that it falls back to.
+            turn = await self.adopt(lease, namespace, prompt, before)
             if len(prompts) == 1:  # else what one takes is not there for the next
                 self.judge_length(before, free, turn, host=False)
 
