@@ -119,8 +119,10 @@ class Lease:
 
         Says that all tokens so far have been computed, so windows let go what they have passed.
         Waits up to `deadline` seconds (by default the configured time; 0 or less: not at all), first
-        come first served; raises NoCapacity then, or at once where it could never be met. Cancelled while waiting, it
-        takes nothing.
+        come first served; raises NoCapacity then, or at once where it could never be met. Cancelled
+        while waiting, it takes nothing. The tables of windows say what was let go when it is over:
+        nobody may read them while it waits. Who extends page by page while others want much may stand
+        behind them, holding what they want: take what a request needs at once, or give a deadline.
         """
         self._require_live()
         count = require_int("extend: the number of tokens", count, 1)

@@ -137,6 +137,8 @@ class Turn:
         """
         extent = min(self.lease.extent, len(self.tokens))
         for component in self.rules.paged:
+            if self.busy and component != self.rules.paged[0]:
+                continue  # an extend has let the window go, and tells the lease when it is over
             rows, table = self._rows(component), self.lease.pages(component)
             start = self.lease.start(component)
             for at in range(self.computed, extent):
