@@ -137,8 +137,6 @@ class Turn:
         """
         extent = min(self.lease.extent, len(self.tokens))
         for component in self.rules.paged:
-            if self.busy and component != self.rules.paged[0]:
-                continue  # an extend has let the window go, and tells the lease when it is over
             rows, table = self._rows(component), self.lease.pages(component)
             start = self.lease.start(component)
             for at in range(self.computed, extent):
@@ -192,6 +190,8 @@ class Turn:
         """Compare every byte that the lease hands out; answer how many fingerprints were compared."""
         compared = 0
         for component in self.rules.paged:
+            if self.busy and component != self.rules.paged[0]:
+                continue  # an extend has let the window go, and tells the lease when it is over
             rows, table = self._rows(component), self.lease.pages(component)
             start = self.lease.start(component)
             if len(table) != ceil(self.lease.extent, self.rules.page) // self.rules.page - (
