@@ -30,8 +30,11 @@ class Due:
         self._request_epilogue()
 
     def save(self, nodes: Iterable[int]) -> None:
-        """Let nodes be due for a save."""
-        self.to_save.update(dict.fromkeys(nodes))
+        """Let nodes be due for a save, but for those whose backup is postponed: they are after it.
+
+        The end of a save tries postponed backups again: each would wake the other without end.
+        """
+        self.to_save.update((node, None) for node in nodes if node not in self._postponed)
         self._request_epilogue()
 
     def postpone(self, nodes: Iterable[int]) -> None:

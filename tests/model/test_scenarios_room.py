@@ -12,7 +12,9 @@ from banyankv import NoCapacity, Tier
 
 from .engine import Turn, config_of, model_of
 from .harness import NOBODY, Bench, bench_of
+from .hunt import play
 from .reference import Key
+from .script import Script, Step
 
 PROMPT = tuple(range(16))
 
@@ -218,3 +220,31 @@ async def test_flush_gives_back_both_tiers() -> None:
         for pools in (await bench.cache.stats()).pools.values():
             assert all(usage.free == usage.capacity for usage in pools)
         assert await bench.hit((*PROMPT, 1)) == 0
+
+
+def test_waiting_for_room_on_l2_while_a_copy_is_stalled_keeps_nobody_busy() -> None:
+    """A backup that waits for room must not wake itself by a save that finds nothing to write."""
+    play(
+        Script(
+            kinds=("mamba", "l2", "store"),
+            page=4,
+            chunk=16,
+            pages=60,
+            slots=6,
+            host=8,
+            store=True,
+            dispatch="mailbox",
+            seed=700221,
+            steps=(
+                Step("turn", 43, 18, 16, 19),
+                Step("turn", 31, 58, 41, 35),
+                Step("turn", 5, 58, 29, 30),
+                Step("demote", 0, 5, 0, 2),
+                Step("stall"),
+                Step("start", 53, 0, 12, 51),
+                Step("turn", 62, 46, 37, 8),
+                Step("release", 36, 33, 10, 27),
+                Step("evict", 58, 54, 62, 42),
+            ),
+        )
+    )
