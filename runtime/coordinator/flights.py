@@ -18,12 +18,15 @@ from ...errors import BanyanError
 
 
 class Flight(msgspec.Struct, eq=False, kw_only=True):
-    """A request that waits: `token` answers it, once."""
+    """A request that waits: `token` answers it, once.
+
+    Each kind has a `leave` of its own, which gives back everything when the asker has left.
+    """
 
     token: ReplyToken | None = None
-    _table: dict[ReplyToken, Flight] | None = None
+    _table: dict[ReplyToken, Any] | None = None
 
-    def wait_with(self, table: dict[ReplyToken, Flight], token: ReplyToken) -> None:
+    def wait_with(self, table: dict[ReplyToken, Any], token: ReplyToken) -> None:
         """Be answered later, by this token; the table knows of it until then."""
         self._table, self.token = table, token
         table[token] = self
@@ -42,7 +45,3 @@ class Flight(msgspec.Struct, eq=False, kw_only=True):
             raise RuntimeError("a request that was answered at once cannot be answered again")
         del table[token]
         return token
-
-    async def leave(self) -> None:
-        """Give back everything: the asker has left, and is in the table no more."""
-        raise NotImplementedError

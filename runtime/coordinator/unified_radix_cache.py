@@ -27,7 +27,6 @@ from .copies import Copy
 from .due import Due
 from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
-from .flights import Flight
 from .grafting import Grafting
 from .inspection import Inspection, gather
 from .lease_book import LeaseBook
@@ -127,7 +126,7 @@ class UnifiedRadixCache(Coordinator):
             leases=self._leases,
             waiting=self._queue.waiting,
         )
-        self._flights: dict[ReplyToken, Flight] = {}
+        self._flights: dict[ReplyToken, AcquireFlight | ExtendFlight] = {}
         self._settling: dict[ReplyToken, None] = {}
         self._woken = False
         self._left: list[ReplyToken] = []
