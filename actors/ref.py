@@ -8,7 +8,7 @@ import trio
 
 from . import dispatch
 from .cell import Cell
-from .gate import BLOCKED, BUSY, STOPPED, WATCHED
+from .gate import BLOCKED, BUSY, QUEUED, STOPPED, WATCHED
 from .message import Message
 from .reply import ReplyToken, Suspension
 
@@ -41,6 +41,11 @@ class Ref(Cell, Generic[A_co]):
         if self.gate & BLOCKED:
             return False
         return not self.gate & WATCHED or self.system.watch.may_call(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued and nothing runs: who asks next is handled next."""
+        return not self.gate & (BUSY | QUEUED)
 
     @property
     def stopped(self) -> bool:

@@ -9,8 +9,12 @@ import trio
 from ...actors import Coordinator
 from .. import messages as m
 
-_CHECKPOINTS = 3
-"""Times that others may run between an alarm and what it is for: who was just refused may release."""
+_IDLE = 3
+"""Rounds of the event loop in which its actor has nothing to do, between an alarm and what it is for:
+who was just refused may release, and what that gives back serves others first."""
+
+_ROUNDS = 300
+"""Rounds that others may run at most: an alarm of a busy actor comes late, not never."""
 
 
 class Alarm:
@@ -41,6 +45,10 @@ class Alarm:
     async def _sleep(self, scope: trio.CancelScope) -> None:
         with scope:
             await trio.sleep_forever()
-        for _ in range(_CHECKPOINTS):
+        ref, idle = self._actor.ref, 0
+        for _ in range(_ROUNDS):
             await trio.lowlevel.checkpoint()
-        self._actor.ref.tell(m.RoomTimeout())
+            idle = idle + 1 if ref.idle else 0
+            if idle == _IDLE:
+                break
+        ref.tell(m.RoomTimeout())

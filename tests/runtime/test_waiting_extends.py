@@ -100,6 +100,32 @@ async def test_one_release_serves_the_others_whose_deadline_is_the_same(dispatch
         await cache.check()
 
 
+async def test_who_is_refused_may_do_more_than_release_before_others_are_refused(
+    dispatch, autojump_clock
+):
+    """It looks where its windows are, publishes and releases: the others get what it gives back."""
+    async with open_cache(config(dispatch, {"full": 32, "swa": 32}, patience=0.3)) as cache:
+        leases = [await cache.acquire([number] * 11) for number in range(3)]
+        for lease in leases:
+            await lease.extend(10)
+        ends: list[str] = []
+
+        async def client(lease) -> None:
+            try:
+                await lease.extend(8)
+                ends.append("served")
+            except NoCapacity:
+                ends.append("refused")
+                await lease.publish(10)
+            await lease.release()
+
+        async with trio.open_nursery() as nursery:
+            for lease in leases:
+                nursery.start_soon(client, lease)
+        assert ends == ["refused", "served", "served"]
+        await cache.check()
+
+
 async def test_many_whose_patience_ends_at_once_are_all_refused(dispatch, autojump_clock):
     async with open_cache(config(dispatch, {"full": 8})) as cache:
         holder, refused = await cache.acquire([7]), []
