@@ -232,7 +232,8 @@ class Copied(Message[None], frozen=True):
 class Find(Message[None], frozen=True):
     """Look in the store for chunks of a prefix beyond what the tiers above hold.
 
-    `full` and `reuse` are the tokens that FULL, and all components together, cover already.
+    `full` are the tokens that FULL covers on L2, `reuse` those that all components together cover on
+    the tiers above.
     """
 
     op: int

@@ -150,7 +150,7 @@ class AcquireFlight(Flight, eq=False):
             if not self.searched and by.worth_a_search(msg, boundary):
                 await by.book.release(record)
                 self.state = State.SEARCHING
-                self._search = await by.prefetching.find(self, boundary, record.full)
+                self._search = await by.prefetching.find(self, boundary)
                 self._wait_for(self._search)
                 return None
             if lacking:

@@ -80,7 +80,7 @@ class Endpoints:
     def deepest(self, held: Mapping[str, Spans], limit: int, full: int, reuse: int) -> int:
         """Return the deepest endpoint up to `limit` and beyond `reuse`, 0 where there is none.
 
-        `held` is what there is of each component, besides FULL up to `full`. The same rule judges what
+        `held` is what there is of each component, besides FULL up to `full` on L2. The same rule judges what
         a store says it has and what came of it.
         """
         chunk = self.chunk
@@ -91,7 +91,7 @@ class Endpoints:
         return 0
 
     def full_reach(self, held: Mapping[str, Spans], full: int) -> int:
-        """Return how far FULL reaches without a hole: by the tiers above, then by what is `held`."""
+        """Return how far FULL reaches without a hole: by L2, then by what is `held`."""
         first = full // self.chunk * self.chunk
         base = next(rule.name for rule in self._rules if rule.base)
         return max([full, *(end for start, end in held.get(base, ()) if start <= first)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from ...components import messages as c
-from ...components.move_messages import BackupPath
 from ...errors import IntegrityError
 from ...spec import TOKEN_BYTES, Tier
 from ...tiers.store import messages as s
 from .. import messages as m
 from .cache_actors import CacheActors, ComponentRef
 from .capacity import Capacity
+from .planning import Planner
 from .runs import Run, joined
 from .splitting import Splitter
 
@@ -19,10 +19,28 @@ from .splitting import Splitter
 class Grafting:
     """Adopt fetched objects for the cache actor; used inside its operations only."""
 
-    def __init__(self, actors: CacheActors, capacity: Capacity, splitter: Splitter) -> None:
+    def __init__(
+        self, actors: CacheActors, capacity: Capacity, planner: Planner, splitter: Splitter
+    ) -> None:
         self._actors = actors
+        self._planner = planner
         self._capacity = capacity
         self._splitter = splitter
+
+    async def ground(self, msg: m.Acquire) -> int:
+        """Return how far L2 holds FULL of a prompt, there or arriving: on this a graft can stand.
+
+        L1 may hold more, of which no backup was made, or which L2 has evicted.
+        """
+        walked = await self._actors.tree.ask(self._planner.walk_of(msg))
+        low, high = 0, len(walked.path)
+        while low < high:  # L2 is prefix-closed
+            middle = (low + high) // 2
+            if await self._lacks(walked.path[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return walked.ends[low - 1] if low else 0
 
     async def free(self, items: list[s.StoreItem]) -> None:
         """Free the pages of objects that nobody can use."""
@@ -118,5 +136,9 @@ class Grafting:
             return True
         for node, end in zip(walked.path, walked.ends, strict=True):
             if end >= start:
-                return (await self._actors.base.ref.ask(BackupPath(node))).nothing
+                return not await self._lacks(node)
         return False
+
+    async def _lacks(self, node: int) -> bool:
+        """Say whether L2 lacks FULL of a node; where it does not, it has all above too."""
+        return await self._actors.base.ref.ask(c.Lacks(node, Tier.L2))

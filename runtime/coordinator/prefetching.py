@@ -49,12 +49,14 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     by_chunk: dict[tuple[bytes, bytes], Prefetch] = {}
     queued: dict[Prefetch, None] = {}
 
-    async def find(self, asker: AcquireFlight, boundary: int, full: int) -> Prefetch:
+    async def find(self, asker: AcquireFlight, boundary: int) -> Prefetch:
         """Ask the store how far it could lift a reuse; return the transfer to wait for.
 
-        `boundary` is how far all components reach without it, `full` how far FULL does. A second wish
-        for the same chunk joins the first, and may ask for itself what lies beyond.
+        `boundary` is how far all components reach without it. What comes hangs on L2, so that FULL is
+        looked for from where L2 ends, whatever L1 has. A second wish for the same chunk joins the
+        first, and may ask for itself what lies beyond.
         """
+        full = await self.grafting.ground(asker.msg)
         first = min(full, boundary) // self.actors.chunk * self.actors.chunk
         namespace, tokens = asker.msg.namespace, asker.msg.tokens
         key = (namespace, tokens[: (first + self.actors.chunk) * TOKEN_BYTES])
@@ -90,8 +92,8 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
 class Prefetch(Transfer):
     """One prefetch on its way.
 
-    `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` and
-    `reuse` are what its `Find` said that there is already; FULL reaches up to `reach` in the store,
+    `asker` is whose tokens are looked up: who joined shares only their first chunks. `full` (on
+    L2) and `reuse` are what its `Find` said that there is already; FULL reaches up to `reach` in the store,
     and `items` are fetched up to `endpoint`. Until `deadline` it waits for room. In the end it has
     lifted the reuse up to `brought`.
     """

@@ -81,7 +81,7 @@ class UnifiedRadixCache(Coordinator):
             actors=actors,
             capacity=self._capacity,
             transfers=self._transfers,
-            grafting=Grafting(actors, self._capacity, self._splitter),
+            grafting=Grafting(actors, self._capacity, self._planner, self._splitter),
             endpoints=endpoints,
             alarm=self._alarm,
             timeout=store_timeout,

@@ -39,6 +39,8 @@ class Waiting:
     """Whether its owner gives everything back at once where it is refused."""
     before: Flat | None = None
     free: dict[str, int] = field(default_factory=dict[str, int])
+    stored: int = 0
+    """How far an honest store could lift it when it was asked; 0 where L2 may lack the room."""
     lease: Lease | None = None
     error: Exception | None = None
     over: bool = False
@@ -60,8 +62,6 @@ class Asking(Judge):
         self.changes = 0
         self.refused: list[Waiting] = []
         """Extends that waited and were refused since the last step began, in this order."""
-        self.rest_room = 0
-        """Tokens that L2 had room for when the last request was asked."""
 
     async def rest(self) -> None:
         """Let everything come to rest that can. Where the clock stands still, it is moved for what
@@ -144,7 +144,7 @@ class Asking(Judge):
         calm = not (self.held or self.gate.failed or self.pending)
         if request.before is not None and calm and request.changes == self.changes:
             self.judge_length(request.before, request.free, turn, host=True)
-            self._judge_store(request.before, request.free, turn)
+            self._judge_store(request, request.before, turn)
         return turn
 
     async def _take_room(self, request: Waiting) -> Turn | None:
@@ -162,15 +162,12 @@ class Asking(Judge):
             return None
         return turn
 
-    def _judge_store(self, before: Flat, free: dict[str, int], turn: Turn) -> None:
+    def _judge_store(self, request: Waiting, before: Flat, turn: Turn) -> None:
         """An honest store lifts the hit as far as it can, where L1 and L2 have room for that."""
-        history_store, tokens = self.history_store, tuple(turn.tokens)
-        if history_store is None or history_store.harmed or self.rest_room < 2 * len(tokens):
-            return
-        full = self.referee.full_extent(before, turn.namespace, tokens)
-        end = history_store.endpoint(self.rules, full, turn.namespace, tokens)
-        if end > turn.lease.length:
-            self.judge_room(before, free, Key(turn.namespace, tokens[:end]), turn.lease.length)
+        stored = request.stored
+        if self.history_store and not self.history_store.harmed and stored > turn.lease.length:
+            key = Key(request.namespace, request.tokens[:stored])
+            self.judge_room(before, request.free, key, turn.lease.length)
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -182,13 +179,21 @@ class Asking(Judge):
         request = Waiting(trio.CancelScope(), namespace, query, self.changes)
         if not self.pending:  # else others may be served first
             request.before, request.free = await self.look(), await self.room()
+            request.stored = await self._stored(request.before, namespace, query)
         if deadline is not None:
             request.deadline = trio.current_time() + deadline
-        if self.config.l2:
-            usage = (await self.cache.stats()).pools["l2"]
-            self.rest_room = min(pool.free for pool in usage) * self.rules.page
         self.nursery.start_soon(self._acquire, request, deadline)
         return request
+
+    async def _stored(self, before: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> int:
+        """How far the store can lift a request, where L2 has room for whatever it may read."""
+        if self.history_store is None:
+            return 0
+        usage = (await self.cache.stats()).pools["l2"]
+        if min(pool.free for pool in usage) * self.rules.page < 2 * len(tokens):
+            return 0
+        ground = self.referee.ground(before, namespace, tokens)
+        return self.history_store.endpoint(self.rules, ground, namespace, tokens)
 
     async def _acquire(self, request: Waiting, deadline: float | None) -> None:
         with request.scope:

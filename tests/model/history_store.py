@@ -144,15 +144,13 @@ class HistoryStore:
     def endpoint(
         self, rules: Rules, full: int, namespace: Namespace, tokens: tuple[int, ...]
     ) -> int:
-        """The deepest chunk's end to which the objects allow reuse, where the tiers above have FULL
-        up to `full`; 0 where there is none."""
+        """The deepest chunk's end to which the objects allow reuse, where L2 has FULL up to `full`;
+        0 where there is none."""
         limit = floor(len(tokens) - 1, rules.page)
         chains, good = chains_of(namespace, tokens[:limit], self.chunk), self.good()
         for index in range(len(chains) - 1, -1, -1):
             end = (index + 1) * self.chunk
-            if end > full and all(
-                self._has(rules, n, chains, end, full, good) for n in rules.names
-            ):
+            if all(self._has(rules, n, chains, end, full, good) for n in rules.names):
                 return end
         return 0
 

@@ -179,6 +179,14 @@ class Referee:
             depth += page
         return depth
 
+    def ground(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> int:
+        """How far L2 holds FULL, there or arriving: what the store brings must begin there."""
+        limit, depth = floor(len(tokens) - 1, self.rules.page), 0
+        held = flat.pages(self.rules.names[0], Tier.L2)
+        while depth < limit and Key(namespace, tokens[: depth + self.rules.page]) in held:
+            depth += self.rules.page
+        return depth
+
     def missing_on_l1(self, flat: Flat, key: Key) -> dict[str, int]:
         """Pages per component that an acquire of boundary `key` has to bring to L1.
 

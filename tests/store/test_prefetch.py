@@ -298,3 +298,24 @@ async def test_only_what_the_store_has_brought_is_a_hit_of_l3(dispatch: str, sto
             store.go.set()
         assert hits == [HitTokens(l1=4 * CHUNK - stored, l3=stored)] * 2
         await empty(cache)
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("kept", [0, CHUNK - PAGE, CHUNK])
+async def test_what_the_store_has_is_of_use_where_only_l1_holds_what_is_before_it(
+    dispatch: str, kept: int, states: bool
+) -> None:
+    """L1 holds two chunks; of these L2 holds `kept` tokens: all behind them comes from the store."""
+    async with open_cache(config(dispatch, states=states), store=MemoryStore()) as cache:
+        await serve(cache, TOKENS, (kept, 2 * CHUNK, 3 * CHUNK))
+        async with await cache.acquire(TOKENS[: 2 * CHUNK + 1]):
+            await cache.evict("full", 999)
+            await cache.evict("full", (3 * CHUNK - kept) // PAGE, Tier.L2)
+            full = (await cache.inspect()).components[0]
+            on_l1 = {record.end for record in full.records if record.l1}
+            on_l2 = {record.end for record in full.records if record.l2}
+            assert (max(on_l1), max(on_l2, default=0)) == (2 * CHUNK, kept)
+            async with await cache.acquire(TOKENS[: 3 * CHUNK + 1]) as lease:
+                positions_of(cache, lease)
+                assert lease.hit == HitTokens(l1=2 * CHUNK, l3=CHUNK)
+        await empty(cache)
