@@ -148,8 +148,8 @@ class Prefetch(Transfer):
     async def found(self, msg: m.Found) -> None:
         """Take what the store says it has: fetch it, or end here."""
         self.reach, self.endpoint = msg.full, msg.endpoint
-        self.failed = not msg.endpoint and msg.failed is not None
-        if not msg.endpoint:
+        self.failed = not msg.items and msg.failed is not None
+        if not msg.items:  # an endpoint without any is of what is only arriving on L2
             self.end("storage_transfer" if self.failed else "absent")
         elif not self.waiting:
             self.end("abandoned")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 import trio.testing
-from banyankv import Cache, DeadlineExceeded, Lease, Namespace, NoCapacity
+from banyankv import Cache, DeadlineExceeded, Lease, Namespace, NoCapacity, Tier
 
 from .driving import Gate
 from .engine import Turn
@@ -186,14 +186,23 @@ class Asking(Judge):
         return request
 
     async def _stored(self, before: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> int:
-        """How far the store can lift a request, where L2 has room for whatever it may read."""
+        """How far beyond L1 and L2 the store can lift a request, where L2 has room for what it reads.
+
+        What is arriving on L2 is no source yet, and is not read again: there nothing is promised.
+        """
         if self.history_store is None:
             return 0
+        pages = [Key(namespace, tokens[: end + 1]) for end in range(len(tokens))]
+        for name in self.rules.names:
+            held = before.held[name, Tier.L2]
+            if any(held.get(key) == "arriving" for key in pages):
+                return 0
         usage = (await self.cache.stats()).pools["l2"]
         if min(pool.free for pool in usage) * self.rules.page < 2 * len(tokens):
             return 0
         ground = self.referee.ground(before, namespace, tokens)
-        return self.history_store.endpoint(self.rules, ground, namespace, tokens)
+        end = self.history_store.endpoint(self.rules, ground, namespace, tokens)
+        return end if end > self.referee.boundary(before, namespace, tokens) else 0
 
     async def _acquire(self, request: Waiting, deadline: float | None) -> None:
         with request.scope:

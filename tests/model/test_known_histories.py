@@ -43,6 +43,23 @@ KNOWN = {
             Step("acquire"),
         ),
     ),
+    "judge: what is only arriving on L2 is no source, and the store does not bring it": Script(
+        kinds=("l2", "store"),
+        page=16,
+        window=32,
+        chunk=47,
+        pages=8,
+        store=True,
+        seed=2001030,
+        steps=(
+            Step("turn", a=15, c=40),
+            Step("turn", b=3),
+            Step("stall"),
+            Step("turn", b=3),
+            Step("demote"),
+            Step("start"),
+        ),
+    ),
     "one was refused before the release of another, who had been refused, was heard": Script(
         kinds=("sink",),
         page=16,

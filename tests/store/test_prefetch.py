@@ -319,3 +319,22 @@ async def test_what_the_store_has_is_of_use_where_only_l1_holds_what_is_before_i
                 positions_of(cache, lease)
                 assert lease.hit == HitTokens(l1=2 * CHUNK, l3=CHUNK)
         await empty(cache)
+
+
+async def test_what_is_only_arriving_on_l2_is_not_read_from_the_store(dispatch: str) -> None:
+    made, store, gate = config(dispatch), MemoryStore(), Gate(Tier.L2)
+    async with open_cache(made, store=store) as cache:
+        await serve(cache, TOKENS, (CHUNK,))
+    gate.open = trio.Event()
+    async with open_cache(made, store=store, before_copy=gate) as cache:
+        (lease,) = await cache.acquire_batch([TOKENS])
+        async with lease:
+            await lease.extend(CHUNK)
+            await lease.publish()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await cache.evict("full", 999)
+        async with await cache.acquire(TOKENS) as lease:
+            assert lease.length == 0
+        assert (await cache.stats()).prefetches == {"absent": 1}
+        gate.open.set()
+        await empty(cache)
