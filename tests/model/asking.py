@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from banyankv import Cache, DeadlineExceeded, Lease, Namespace, NoCapacity, Tier
 
-from .driving import Gate
+from .driving import Gate, Rounds
 from .engine import Turn
 from .history_store import HistoryStore
 from .judging import Judge
@@ -37,7 +37,11 @@ class Waiting:
     keep: bool = False
     leaves: bool = False
     """Whether its owner gives everything back at once where it is refused."""
+    heard: int = 0
+    """The round of the event loop in which it heard that it is refused."""
     before: Flat | None = None
+    trees: list[Flat] = field(default_factory=list[Flat])
+    """What there was when it was asked, and after each step since: in one of these it is locked."""
     free: dict[str, int] = field(default_factory=dict[str, int])
     stored: int = 0
     """How far an honest store could lift it when it was asked; 0 where L2 may lack the room."""
@@ -61,7 +65,10 @@ class Asking(Judge):
         self.pending: list[Waiting] = []
         self.changes = 0
         self.refused: list[Waiting] = []
-        """Extends that waited and were refused since the last step began, in this order."""
+        """Extends that waited and were refused since the last step began, in the order in which they
+        heard it: of those that heard it in one round of the event loop, the cache's may be another."""
+        self.rounds = Rounds()
+        trio.lowlevel.add_instrument(self.rounds)
 
     async def rest(self) -> None:
         """Let everything come to rest that can. Where the clock stands still, it is moved for what
@@ -94,6 +101,8 @@ class Asking(Judge):
         self.waiting = len(self.pending)
         at_rest = not (self.held or self.gate.failed or self.waiting)
         flat = await self.judge_moment(at_rest=at_rest)
+        for request in self.pending:
+            request.trees.append(flat)
         if at_rest and self.history_store and not self.history_store.harmed:
             await self._saved(flat)
         return flat
@@ -110,12 +119,15 @@ class Asking(Judge):
         lease: Lease,
         namespace: Namespace,
         tokens: Sequence[int],
-        locked_in: Flat | None = None,
+        *locked_in: Flat,
     ) -> Turn:
-        """Take a lease in hand; `locked_in` is the tree in which it was locked, by default today's."""
+        """Take a lease in hand; `locked_in` is the tree in which it was locked, by default today's.
+
+        Several, where it is not known in which of them.
+        """
         turn = Turn(self.cache, lease, namespace, tokens)
         self.turns.append(turn)
-        self.cover(locked_in or await self.look(), turn)
+        self.cover(turn, *(locked_in or [await self.look()]))
         turn.verify()
         return turn
 
@@ -140,7 +152,8 @@ class Asking(Judge):
             raise AssertionError(f"acquire of {request.tokens} failed") from request.error
         if request.lease is None:
             return None
-        turn = await self.adopt(request.lease, request.namespace, request.tokens)
+        trees = [*request.trees, await self.look()]
+        turn = await self.adopt(request.lease, request.namespace, request.tokens, *trees)
         calm = not (self.held or self.gate.failed or self.pending)
         if request.before is not None and calm and request.changes == self.changes:
             self.judge_length(request.before, request.free, turn, host=True)
@@ -177,8 +190,9 @@ class Asking(Judge):
         """Begin an acquire in a task of its own."""
         query = tuple(tokens)
         request = Waiting(trio.CancelScope(), namespace, query, self.changes)
+        request.trees.append(await self.look())
         if not self.pending:  # else others may be served first
-            request.before, request.free = await self.look(), await self.room()
+            request.before, request.free = request.trees[0], await self.room()
             request.stored = await self._stored(request.before, namespace, query)
         if deadline is not None:
             request.deadline = trio.current_time() + deadline
@@ -254,7 +268,7 @@ class Asking(Judge):
             try:
                 await turn.lease.extend(request.count, deadline=deadline)
             except NoCapacity as error:
-                request.error = error
+                request.error, request.heard = error, self.rounds.count
                 self.refused.append(request)
                 if request.leaves:
                     await turn.lease.release()
@@ -264,10 +278,12 @@ class Asking(Judge):
 
     async def judge_refusals(self) -> None:
         """Who was refused last, when deadlines passed, found no room after all that others left."""
-        last = self.refused[-1] if self.refused else None
-        self.refused.clear()
+        refused, self.refused = self.refused, []
+        last = refused[-1] if refused else None
         older = [r for r in self.pending if r.turn is not None and not r.over]
-        if last is None or last.leaves or self.held or older:
+        if last is None or self.held or older:
+            return
+        if any(r.leaves for r in refused if r.heard == last.heard):
             return
         error = last.error
         assert isinstance(error, NoCapacity)

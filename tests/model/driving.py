@@ -59,6 +59,17 @@ class Gate:
             raise TierUnavailable("the test lets this copy fail")
 
 
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Begin another round."""
+        self.count += 1
+
+
 async def _at_once(work: Callable[..., Any], *args: Any, **_: object) -> Any:
     await trio.lowlevel.checkpoint()
     return work(*args)

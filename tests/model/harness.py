@@ -125,7 +125,7 @@ class Bench(Asking):
             assert turn.lease.start(name) in {starts[name], low}, f"table of {name} after publish"
         self.judge_cuts(before, after, turn, old, reached, starts, kept)
         if reached > old:  # else the locks stay as they were, whatever was split since
-            self.cover(after, turn)
+            self.cover(turn, after)
         return reached
 
     async def release(self, turn: Turn) -> None:

@@ -192,12 +192,17 @@ class Judge:
             explained = usage.free + usage.quarantined + cached + staged + copied
             assert explained == usage.capacity, (usage, cached, staged, copied)
 
-    def cover(self, flat: Flat, turn: Turn) -> None:
-        """Note what the lease of `turn` locks, as the tree stands at this moment: whole nodes, from
-        the one where its boundary's need begins."""
+    def cover(self, turn: Turn, *trees: Flat) -> None:
+        """Note what the lease of `turn` locks: whole nodes, from the one where its boundary's need
+        begins, as one of `trees` was when it was locked."""
         at = turn.lease.published
         anchor = Key(turn.namespace, tuple(turn.tokens[:at]))
-        starts = {name: self._needed(flat, name, anchor, 0) for name in self.rules.paged if at}
+        known = [tree for tree in trees if anchor in tree.known]
+        starts = {
+            name: min(self._needed(tree, name, anchor, 0) for tree in known)
+            for name in self.rules.paged
+            if at
+        }
         self.covers[id(turn)] = {n: (anchor, start) for n, start in starts.items() if start < at}
 
     async def judge_peek(self, flat: Flat, namespace: Namespace, tokens: tuple[int, ...]) -> None:
