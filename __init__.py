@@ -18,6 +18,7 @@ from .errors import (
     StaleLease,
     TierUnavailable,
     WouldWait,
+    WrongHost,
 )
 from .runtime.cache import Cache, open_cache
 from .runtime.config import CacheConfig, StoreConfig
@@ -59,6 +60,7 @@ __all__ = [
     "TierUnavailable",
     "Verdict",
     "WouldWait",
+    "WrongHost",
     "configure_telemetry",
     "open_cache",
 ]

@@ -79,6 +79,14 @@ class IntegrityError(BanyanError):
     """Bytes do not match their checksum, header or fingerprint, or an invariant is broken."""
 
 
+class WrongHost(BanyanError):
+    """The cache was called from where it cannot answer: the message says where it lives.
+
+    From another thread or event loop, from outside a running one, or in a process that was forked.
+    Nothing has changed.
+    """
+
+
 # -- what the actor kernel answers ------------------------------------------------------------------
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -38,9 +39,9 @@ class ReplyToken:
 
     __slots__ = (
         "_error",
-        "_task",
         "_unwelcome",
         "_value",
+        "_wake",
         "asked",
         "cell",
         "deadline",
@@ -82,7 +83,7 @@ class ReplyToken:
         self.seq = 0
         self._value: Any = None
         self._error: BaseException | None = None
-        self._task: trio.lowlevel.Task | None = None
+        self._wake: Callable[[], object] | None = None
         self._unwelcome = False
 
     def __repr__(self) -> str:
@@ -206,23 +207,36 @@ class ReplyToken:
 
     async def _sleep(self, until: Phase = Phase.ANSWERED) -> None:
         while self.phase is not Phase.ANSWERED and self.phase is not until:
-            self._task = trio.lowlevel.current_task()
+            self.rouses(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
             await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        return trio.lowlevel.Abort.SUCCEEDED if self.give_up() else trio.lowlevel.Abort.FAILED
+
+    # -- for whoever waits in a way of its own ----------------------------------------------------
+
+    def rouses(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called once, when there is something to look at: who waits need be no trio task."""
+        self._wake = wake
+
+    def rouse(self) -> None:
+        """Have whoever waits look again."""
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def give_up(self) -> bool:
+        """Leave, if the asker may; where not, who waits is roused when it may, or has its answer.
+
+        It may not while its message is being handled: what that takes would be lost.
+        """
         dying = self.waiter is not None and self.waiter.stopping
         if self.phase is Phase.BEGUN and not dying:
             self._unwelcome = True
-            return trio.lowlevel.Abort.FAILED
-        self._task = None
+            return False
+        self._wake = None
         self.leave()
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def rouse(self) -> None:
-        """Have the waiting task look again."""
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        return True
 
 
 class Suspension:

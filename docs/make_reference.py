@@ -49,6 +49,7 @@ _SECTIONS = {
         "MailboxFull",
         "Reentry",
         "WouldWait",
+        "WrongHost",
     ),
     "Warnings": ("StoreSetAside", "StoreNotKept"),
 }
@@ -68,7 +69,8 @@ _OPENING = {
 _MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults"}
 """Classes that are made by a call, whose arguments are shown."""
 
-_INTERNAL = {"ask", "ask_now", "ask_shielded", "yield_if_due", "component_index"} | {
+_INTERNAL = {
+    "through",
     "begin",
     "fact",
     "finish",

@@ -11,7 +11,7 @@ from ..actors import FaultPlan, Journal, protected_context
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
 from ..errors import ConfigError, WouldWait
-from ..spec import TOKEN_BYTES, Namespace, Tier
+from ..spec import TOKEN_BYTES, ModelSpec, Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
 from .arguments import (
@@ -60,8 +60,7 @@ class Cache:
         """The L1 tensors, by component."""
         self.page_size = config.model.page_size
         self._telemetry = telemetry
-        self._system = assembled.system
-        self._needed = assembled.needed
+        self._assembled = assembled
         self._port = port
 
     def __repr__(self) -> str:
@@ -90,14 +89,14 @@ class Cache:
         if deadline is not None:
             patience = require_seconds("deadline", deadline)
             if patience > 0:
-                until = trio.current_time() + patience
+                until = self._port.time() + patience
         wait = deadline is None or until is not None
         msg = self._acquire(tokens, namespace, priority, stream, wait=wait)
         count = len(msg.tokens) // TOKEN_BYTES
         request = RequestTimer(self._telemetry, optional_text("session", session), count)
         try:
             await self._port.yield_if_due()
-            acquired = await self._port.ref.ask(msg, deadline=until, trace=request.trace)
+            acquired = await self._port.answer(msg, deadline=until, trace=request.trace)
         except BaseException as error:
             request.failed(error)
             self._port.refuse_stopped(error)
@@ -119,7 +118,8 @@ class Cache:
 
         Raises Closed where the cache has closed: None means that another try may succeed.
         """
-        for ref in self._needed:
+        self._port.require_thread()
+        for ref in self._assembled.needed:
             if not ref.ready:
                 self._port.refuse_closed()
                 return None
@@ -246,7 +246,12 @@ class Cache:
 
     def tree(self) -> Any:
         """Return the actors of this cache with their statistics."""
-        return self._system.tree()
+        return self._assembled.system.tree()
+
+    def through(self, port: Callable[[ModelSpec, Assembled], Port]) -> Cache:
+        """Return this cache as another host reaches it; one that is opened here closes it here."""
+        made = port(self.config.model, self._assembled)
+        return Cache(self.config, self._assembled, made, self._telemetry)
 
 
 _FLUSH_PAGES = 256
@@ -303,7 +308,7 @@ async def open_cache(
         faults=faults,
     ) as assembled:
         close = telemetry.register_metrics(assembled.readings)
-        port = Port(config.model, assembled.rules, assembled.cache, assembled.fences)
+        port = Port(config.model, assembled)
         try:
             yield Cache(config, assembled, port, telemetry)
         finally:

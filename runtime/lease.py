@@ -130,7 +130,7 @@ class Lease:
         port = self._port
         await port.yield_if_due()
         try:
-            extended = await port.ref.ask(
+            extended = await port.answer(
                 m.Extend(self._id, count, patience, port.fences.record(stream_handle(stream))),
                 trace=self._request.trace,
             )
@@ -252,6 +252,8 @@ class Lease:
         """
         if self._live:
             port, trace = self._port, self._request.trace
+            if not port.ref.stopped:
+                port.require_host()
             release = m.Release(self._id, port.fences.record(stream_handle(stream)))
             self._live = False
             try:
