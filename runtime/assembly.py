@@ -34,6 +34,7 @@ from .config import CacheConfig
 from .coordinator.cache_actors import CacheActors, ComponentRef
 from .coordinator.controller import HybridCacheController
 from .coordinator.endpoints import Endpoints
+from .coordinator.lease_book import LiveLeases
 from .coordinator.unified_radix_cache import UnifiedRadixCache
 from .readings import read
 
@@ -62,6 +63,7 @@ class Assembled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cache: Ref[Any]
     needed: tuple[Ref[Any], ...]
     rules: tuple[TreeComponent, ...]
+    leases: LiveLeases
     pools: DevicePools
     fences: Fences
     readings: Callable[[], Iterable[Reading]]
@@ -108,9 +110,7 @@ async def assemble(
 
     model = config.model
     made = make_rules(model, rules)
-    names = [component.name for component in model.components]
-    page_bytes = tuple(model.page_bytes(component) for component in model.components)
-    sizes = dict(zip(names, page_bytes, strict=True))
+    sizes = {component.name: model.page_bytes(component) for component in model.components}
     chunk = chunk_tokens(model.page_size)
     async with AsyncExitStack() as stack:
         pools = DevicePools(model, config.l1, config.device, lent)
@@ -164,6 +164,7 @@ async def assemble(
             if store is not None:
                 _one_range_each(made)
                 store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
+        leases = LiveLeases()
         endpoints = Endpoints(made, chunk, sizes)
         controller = HybridCacheController(engine, store_ref, endpoints)
         controller_ref = await _spawn(system, controller, "controller")
@@ -178,7 +179,8 @@ async def assemble(
         )
         coordinator = UnifiedRadixCache(
             wired,
-            page_bytes,
+            tuple(sizes.values()),
+            leases,
             endpoints=endpoints,
             fences=fences,
             room_timeout=config.room_timeout,
@@ -198,6 +200,7 @@ async def assemble(
                 controller_ref,
             ),
             rules=made,
+            leases=leases,
             pools=pools,
             fences=fences,
             readings=lambda: read(coordinator, tree_core, pagers),

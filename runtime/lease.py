@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,7 +11,6 @@ import trio
 from ..errors import (
     ActorCrashed,
     ActorStopped,
-    BanyanError,
     Closed,
     StaleLease,
     WouldWait,
@@ -20,11 +18,11 @@ from ..errors import (
 from ..spec import TOKEN_BYTES
 from . import messages as m
 from .arguments import require_int, require_seconds, require_text, stream_handle
-from .pagetable import GrowingTable
 from .request_timer import RequestTimer
 from .tokens import Tokens, pack
 
 if TYPE_CHECKING:
+    from .coordinator.leases import Share
     from .port import Port
 
 
@@ -41,6 +39,8 @@ class Lease:
         self._port = port
         self._request = request
         self._id = acquired.lease
+        self._record = record = port.leases[acquired.lease]
+        record.claimed = True
         self._live = True
         self.length = acquired.length
         """Tokens that need no recompute: whole pages, and never the prompt's last token."""
@@ -48,15 +48,20 @@ class Lease:
         """How far FULL agreed; a state kept there would lift the next request that far."""
         self.hit = acquired.hit
         """Where the reused tokens were when the request came."""
-        self.extent = acquired.length
-        """Tokens that have pages."""
-        self.published = acquired.length
-        """Tokens that the tree owns."""
         self.known = count
         """Tokens whose ids are known."""
         self._prompt = count
         self._appended = bytearray()
-        self._tables = list(map(GrowingTable, acquired.starts, acquired.pages))
+
+    @property
+    def extent(self) -> int:
+        """Tokens that have pages."""
+        return self._record.extent
+
+    @property
+    def published(self) -> int:
+        """Tokens that the tree owns."""
+        return self._record.published
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
@@ -90,12 +95,11 @@ class Lease:
         Empty where nothing has pages yet. `torch.tensor` makes floats of an empty table, which are no
         index: give it a `dtype`.
         """
-        index = self._index(component, snapshot=False)
-        return self._tables[index].view()
+        return self._share(component, snapshot=False).table.view()
 
     def start(self, component: str) -> int:
         """Return the token at which the first page of `pages(component)` begins."""
-        return self._tables[self._index(component, snapshot=False)].start
+        return self._share(component, snapshot=False).table.start
 
     def state(self, component: str = "mamba") -> int | None:
         """Return the slot of the working state: the request's own, to be updated in place.
@@ -103,13 +107,12 @@ class Lease:
         Holds the state at `length` when the lease is fresh; None until the first extend where
         `length` is 0.
         """
-        index = self._index(component, snapshot=True)
-        table = self._tables[index]
-        return table.view()[0] if len(table) else None
+        slot = self._share(component, snapshot=True).slot
+        return int.from_bytes(slot, "little") if slot else None
 
-    def _index(self, component: str, *, snapshot: bool) -> int:
+    def _share(self, component: str, *, snapshot: bool) -> Share:
         self._require_live()
-        return self._port.index(component, snapshot=snapshot)
+        return self._record.shares[self._port.index(component, snapshot=snapshot)]
 
     @trio.lowlevel.enable_ki_protection
     async def extend(
@@ -130,30 +133,13 @@ class Lease:
         port = self._port
         await port.yield_if_due()
         try:
-            extended = await port.answer(
+            await port.answer(
                 m.Extend(self._id, count, patience, port.fences.record(stream_handle(stream))),
                 trace=self._request.trace,
             )
         except BaseException as error:
-            await self._windows_moved()
             port.refuse_stopped(error)
             raise
-        self.extent += count
-        self._begin_at(extended.starts)
-        for table, pages in zip(self._tables, extended.pages, strict=True):
-            if pages:
-                table.append(pages)
-
-    async def _windows_moved(self) -> None:
-        """Look where the windows are: the cache lets go of what they have passed, and may then refuse."""
-        if self._port.windowed:
-            with contextlib.suppress(BanyanError):  # the error of the extend itself says more
-                self._begin_at(await self._port.ask_shielded(m.Windows(self._id)))
-
-    def _begin_at(self, starts: tuple[int, ...]) -> None:
-        if starts:
-            for index in self._port.windowed:
-                self._tables[index].begin_at(starts[index], self._port.page_size)
 
     def append(self, tokens: Tokens) -> None:
         """Tell the ids of generated tokens behind those known, so that they can be published.
@@ -204,12 +190,6 @@ class Lease:
             m.Trim(self._id, count, self._port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
-        page = self._port.page_size
-        surplus = -(-self.extent // page) - -(-extent // page)
-        for rule, table in zip(self._port.rules, self._tables, strict=True):
-            if not rule.snapshot:
-                table.drop_end(surplus)
-        self.extent = extent
         self._forget_ids(max(self._prompt, extent))
 
     def _forget_ids(self, known: int) -> None:
@@ -230,17 +210,13 @@ class Lease:
         self._require_live()
         target = min(self.extent, self.known) if upto is None else require_int("upto", upto)
         appended = bytes(self._appended)
-        port = self._port
+        port, at = self._port, self.known - len(appended) // TOKEN_BYTES
         published = await port.ask(
-            m.Publish(self._id, target, appended, port.fences.record(stream_handle(stream))),
+            m.Publish(self._id, target, appended, at, port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
         if appended:
             del self._appended[: len(appended)]
-        self.published = published.length
-        self._begin_at(published.starts)
-        for index, position, pages in published.patches:
-            self._tables[index].patch(position, pages, port.page_size)
         return published.length
 
     @trio.lowlevel.enable_ki_protection

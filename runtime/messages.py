@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..actors import Message, Reply, Trace
-from ..spec import PageList, Tier
+from ..spec import Tier
 from ..tiers.messages import Move
 from ..tiers.store.messages import StoreItem
 from ..tiers.store.protocol import MissReason
@@ -41,16 +41,14 @@ class HitTokens(Reply, frozen=True):
 class Acquired(Reply, frozen=True):
     """A lease. `length` tokens need no recompute, of which L1, L2 and L3 had `hit`.
 
-    `full` is how far the base component agreed with the tokens. In the model's order: `pages` of
-    each paged component from token `starts` on, and the working slot of each snapshot one.
+    `full` is how far the base component agreed with the tokens. The pages and slots stand in the
+    lease's record.
     """
 
     lease: int
     length: int
     full: int
     hit: HitTokens
-    starts: tuple[int, ...]
-    pages: tuple[PageList, ...]
 
 
 class Acquire(Message[Acquired], frozen=True):
@@ -77,13 +75,10 @@ class AcquireBatch(Message[tuple[Acquired, ...]], frozen=True):
 
 
 class Extended(Reply, frozen=True):
-    """New pages per component; the working slot of a snapshot component where it had none.
+    """How far there are pages now; `slots` are the components that got a working slot with them."""
 
-    `starts` is where each component's table begins now; empty where no component has a window.
-    """
-
-    pages: tuple[PageList, ...]
-    starts: tuple[int, ...] = ()
+    extent: int
+    slots: tuple[str, ...] = ()
 
 
 class Extend(Message[Extended], frozen=True):
@@ -97,15 +92,6 @@ class Extend(Message[Extended], frozen=True):
     count: int
     patience: float = -1.0
     fence: int = 0
-
-
-class Windows(Message[tuple[int, ...]], frozen=True):
-    """Ask where the tables of a lease begin: for one whose extend did not come to an end.
-
-    The answer is the start of each component's table, as in `Extended`.
-    """
-
-    lease: int
 
 
 class Snapshot(Message[int], frozen=True):
@@ -129,23 +115,21 @@ class Trim(Message[int], frozen=True):
 
 
 class Published(Reply, frozen=True):
-    """How far the tree has taken over, and what that changed in the lease's tables.
-
-    `patches` are (component, position, pages) in place of duplicates; `starts` is where each
-    component's table begins, empty where none has a window.
-    """
+    """How far the tree has taken over."""
 
     length: int
-    patches: tuple[tuple[int, int, PageList], ...]
-    starts: tuple[int, ...]
 
 
 class Publish(Message[Published], frozen=True):
-    """Hand computed pages up to token `upto` over to the tree; `appended` are newly known tokens."""
+    """Hand computed pages up to token `upto` over to the tree.
+
+    `appended` are newly known tokens, from position `at` on: who asks again tells them again.
+    """
 
     lease: int
     upto: int
     appended: bytes = b""
+    at: int = 0
     fence: int = 0
 
 

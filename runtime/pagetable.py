@@ -14,7 +14,11 @@ class GrowingTable:
 
     __slots__ = ("_buffer", "_first", "_last", "start")
 
-    def __init__(self, start: int, pages: bytes) -> None:
+    def __init__(self, start: int = 0, pages: bytes = b"") -> None:
+        self.begin(start, pages)
+
+    def begin(self, start: int, pages: bytes) -> None:
+        """Begin anew with these ids."""
         self.start = start
         self._buffer = bytearray(pages)
         self._first = 0
@@ -26,6 +30,17 @@ class GrowingTable:
     def view(self) -> memoryview:
         """Return the ids as a read-only memoryview of int32, without a copy."""
         return memoryview(self._buffer)[self._first : self._last].toreadonly().cast("i")
+
+    def tail(self, start: int, page_size: int) -> bytes:
+        """Copy the ids of the pages from a page's beginning on."""
+        first = self._first + max(0, start - self.start) // page_size * PAGE_ID_BYTES
+        return bytes(self._buffer[first : self._last])
+
+    def between(self, start: int, end: int, page_size: int) -> bytes:
+        """Copy the ids of the pages from one page's beginning to another's, as far as there are any."""
+        first = self._first + max(0, start - self.start) // page_size * PAGE_ID_BYTES
+        last = self._first + max(0, end - self.start) // page_size * PAGE_ID_BYTES
+        return bytes(self._buffer[first : min(last, self._last)])
 
     def append(self, pages: bytes) -> None:
         """Add ids at the end."""

@@ -50,7 +50,8 @@ class Answering(Protocol):
 class Port:
     """Ask the cache actor on behalf of callers, and know what its leases need to know of the model.
 
-    `closed` says that the block of `open_cache` has been left: nothing is held any more.
+    `leases` are the records that faces share with the cache actor. `closed` says that the block of
+    `open_cache` has been left: nothing is held any more.
     """
 
     __slots__ = (
@@ -62,21 +63,17 @@ class Port:
         "answer",
         "closed",
         "fences",
+        "leases",
         "page_size",
         "ref",
-        "rules",
-        "windowed",
     )
 
     def __init__(self, model: ModelSpec, assembled: Assembled) -> None:
         self.ref = assembled.cache
         self.fences = assembled.fences
+        self.leases = assembled.leases
         self.closed = False
         self.page_size = model.page_size
-        self.rules = assembled.rules
-        self.windowed = tuple(
-            index for index, rule in enumerate(self.rules) if not (rule.snapshot or rule.base)
-        )
         components = list(enumerate(model.components))
         self._paged = {c.name: index for index, c in components if isinstance(c, PagedSpec)}
         self._snapshots = {c.name: index for index, c in components if c.name not in self._paged}

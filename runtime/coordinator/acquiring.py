@@ -238,7 +238,7 @@ class AcquireFlight(Flight, eq=False):
             hit = m.HitTokens(length - l2 - l3, l2, l3)
         elif full == acquired.full:
             return acquired
-        return m.Acquired(acquired.lease, length, full, hit, acquired.starts, acquired.pages)
+        return m.Acquired(acquired.lease, length, full, hit)
 
     # -- waiting --------------------------------------------------------------------------------------
 

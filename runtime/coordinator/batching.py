@@ -129,12 +129,14 @@ class Batching:
                 entry.good = False
             return
         slots = got.pages[0]
-        source = b"".join([entry.shares[index].pages for entry in found])
+        source = b"".join([entry.shares[index].found for entry in found])
         self._capacity.note_fence(
             await self._actors.l1.ask(t.CopyState(part.name, source, slots, stream))
         )
         for number, entry in enumerate(found):
-            entry.shares[index].slot = slots[number * PAGE_ID_BYTES : (number + 1) * PAGE_ID_BYTES]
+            share = entry.shares[index]
+            share.slot = slots[number * PAGE_ID_BYTES : (number + 1) * PAGE_ID_BYTES]
+            share.found = b""
 
     async def _finish(self, entry: _Entry, record: LeaseRecord) -> m.Acquired:
         """Return the lease of one request: of a single acquire, where the batch could not serve it."""

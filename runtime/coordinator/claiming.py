@@ -139,18 +139,18 @@ class Claiming:
         """
         for part in self._actors.snapshots:
             share = record.shares[part.index]
-            if share.pages:
+            if share.found:
                 locked = await part.ref.ask(c.Lock(record.anchor))
                 share.receipts = locked.receipts
 
     async def complete(self, record: LeaseRecord, stream: int) -> bool:
         """Complete a lease that had to wait for its pages; False where they did not all come."""
         for share in record.shares:
-            if share.receipts and not share.pages:
+            if share.receipts and not (share.found or len(share.table)):
                 table = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
                     return False
-                share.start, share.pages = table.start, table.pages
+                share.table.begin(table.start, table.pages)
         return await self.copy_states(record, stream) is None
 
     async def copy_states(self, record: LeaseRecord, stream: int) -> Shortage | None:
@@ -161,32 +161,25 @@ class Claiming:
         """
         for part in self._actors.snapshots:
             share = record.shares[part.index]
-            if not share.pages:
+            if not share.found:
                 continue
             if share.slot:
-                copy = t.CopyState(part.name, share.pages, share.slot, stream)
+                copy = t.CopyState(part.name, share.found, share.slot, stream)
                 self._capacity.note_fence(await self._actors.l1.ask(copy))
             else:
                 pinned = frozenset((record.anchor,))
-                slot = await self._capacity.clone(part, share.pages, stream, pinned)
+                slot = await self._capacity.clone(part, share.found, stream, pinned)
                 if isinstance(slot, Shortage):
                     return slot
                 share.slot = slot
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
                 share.receipts = ()
+            share.found = b""
         return None
 
     @staticmethod
     def answer(record: LeaseRecord) -> m.Acquired:
-        """Return a lease whose states are copied: its page tables and slots."""
-        starts: list[int] = []
-        pages: list[bytes] = []
-        for share in record.shares:
-            starts.append(share.start)
-            pages.append(share.slot or share.pages)
-            share.pages = b""
+        """Return a lease whose pages are there and whose states are copied."""
         length = record.published
-        return m.Acquired(
-            record.id, length, record.full, m.HitTokens(length), tuple(starts), tuple(pages)
-        )
+        return m.Acquired(record.id, length, record.full, m.HitTokens(length))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import trio
 
 from ...components import messages as c
 from ...errors import ConfigError, NoCapacity, StaleLease
-from ...spec import PAGE_ID_BYTES, Tier
+from ...spec import Tier
 from ...tiers import messages as t
 from .. import messages as m
 from .cache_actors import CacheActors
 from .capacity import Capacity, Shortage
 from .capacity_queue import CapacityQueue
 from .flights import Flight
-from .leases import LeaseRecord
+from .lease_book import LiveLeases
+from .leases import LeaseRecord, Share
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
@@ -57,7 +56,7 @@ class Extending:
         actors: CacheActors,
         capacity: Capacity,
         queue: CapacityQueue,
-        leases: Mapping[int, LeaseRecord],
+        leases: LiveLeases,
         patience: float,
     ) -> None:
         self._actors = actors
@@ -126,26 +125,26 @@ class Extending:
     def _grant(self, record: LeaseRecord, count: int, pages: tuple[bytes, ...]) -> m.Extended:
         """Hand a lease what it wanted, one list a component."""
         record.extent += count
+        slots: tuple[str, ...] = ()
         if pages is not self._nothing:
-            for index, share in enumerate(record.shares):
-                if not share.part.snapshot:
-                    share.own += pages[index]
-                elif pages[index]:
-                    share.slot = pages[index]
-        return m.Extended(pages, self.starts(record))
-
-    def starts(self, record: LeaseRecord) -> tuple[int, ...]:
-        """Return where the tables of a lease begin; empty where no component has a window."""
-        return tuple([share.start for share in record.shares]) if self._windowed else ()
+            for share, mine in zip(record.shares, pages, strict=True):
+                if mine:
+                    if not share.part.snapshot:
+                        share.table.append(mine)
+                    else:
+                        share.slot = mine
+                        slots += (share.part.name,)
+        return m.Extended(record.extent, slots)
 
     async def take_back(self, record: LeaseRecord, count: int, extended: m.Extended) -> None:
         """Undo an extend whose answer found nobody: its pages and slots are free again."""
-        free = self._shorten(record, record.extent - count)
-        for share, slot in zip(record.shares, extended.pages, strict=True):
-            if share.part.snapshot and slot:
-                free.append((share.part.name, slot, 0))
-                share.slot = b""
+        free = self._surplus(record, record.extent - count)
+        new = [share for share in record.shares if share.part.name in extended.slots]
+        free += [(share.part.name, share.slot, 0) for share in new]
         await self._capacity.free(_L1, free)
+        self._shorten(record, record.extent - count)
+        for share in new:
+            share.slot = b""
 
     async def snapshot(self, record: LeaseRecord, msg: m.Snapshot) -> int:
         """Keep the working state as that of a position; -1 where there is no slot for the copy."""
@@ -185,44 +184,57 @@ class Extending:
                 f"at most {record.extent - floor} tokens can be trimmed, not {count}: "
                 f"what stands before {floor} is computed"
             )
-        record.forget(extent)
         if count:
-            await self._capacity.free(_L1, self._shorten(record, extent))
+            await self._capacity.free(_L1, self._surplus(record, extent))
+            self._shorten(record, extent)
+        record.forget(extent)
         return extent
 
-    def _shorten(self, record: LeaseRecord, extent: int) -> list[tuple[str, bytes, int]]:
-        """Take private room behind a new extent, and states kept there, out of a lease."""
-        page = self._page
-        surplus = (-(-record.extent // page) - -(-extent // page)) * PAGE_ID_BYTES
+    def _surplus(self, record: LeaseRecord, extent: int) -> list[tuple[str, bytes, int]]:
+        """Return the private room behind a new extent, and the states kept there."""
+        end = -(-extent // self._page) * self._page
         free: list[tuple[str, bytes, int]] = []
         for share in record.shares:
             if share.part.snapshot:
                 free += [(share.part.name, slot, 0) for at, slot in share.kept if at > extent]
-                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
-            elif surplus:
-                free.append((share.part.name, bytes(share.own[-surplus:]), 0))
-                del share.own[-surplus:]
-        record.extent = extent
+            elif end < record.extent:
+                free.append((share.part.name, share.table.tail(end, self._page), 0))
         return free
+
+    def _shorten(self, record: LeaseRecord, extent: int) -> None:
+        """Take the room behind a new extent, and states kept there, out of a lease."""
+        surplus = -(-record.extent // self._page) - -(-extent // self._page)
+        for share in record.shares:
+            if share.part.snapshot:
+                share.kept = [(at, slot) for at, slot in share.kept if at <= extent]
+            else:
+                share.table.drop_end(surplus)
+        record.extent = extent
 
     async def _advance(self, record: LeaseRecord) -> None:
         """Note that the engine has computed all there is room for, and let go what windows have passed."""
-        record.passed = record.computed = record.extent
+        record.computed = extent = record.extent
         if not self._windowed:
+            record.passed = extent
             return
         page = self._page
         free: list[tuple[str, bytes, int]] = []
+        moved: list[tuple[Share, int]] = []
         standing = [at for index, _ in self._states for at, _ in record.shares[index].kept]
         for index in self._windowed:
             share = record.shares[index]
             part = share.part
-            start = part.rule.window_start(record.computed, standing)
-            if start <= share.start:
+            start = part.rule.window_start(extent, standing)
+            if start <= share.table.start:
                 continue
-            share.start = start
+            moved.append((share, start))
             if start > share.own_start:
-                free.append((part.name, share.take_own(start, page), 0))
+                free.append((part.name, share.own(start), 0))
             if share.receipts and start >= share.low_end:
                 receded = await part.ref.ask(c.Recede(share.receipts, start))
                 share.receipts, share.low_end = receded.receipts, receded.low_end
         await self._capacity.free(_L1, free)
+        for share, start in moved:
+            share.table.begin_at(start, page)
+            share.own_start = max(share.own_start, start)
+        record.passed = extent

@@ -114,7 +114,7 @@ def _lease_view(record: LeaseRecord) -> LeaseView:
                 share.part.name,
                 share.receipts,
                 share.own_start,
-                bytes(share.own),
+                share.private(),
                 share.slot,
                 tuple(share.kept),
             )

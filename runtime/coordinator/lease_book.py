@@ -12,16 +12,28 @@ from .leases import LeaseRecord, Share
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
 
-class LeaseBook(dict[int, LeaseRecord]):
-    """Live leases by id; asking for one that is not there raises StaleLease."""
+class LiveLeases(dict[int, LeaseRecord]):
+    """Live leases by id; asking for one that is not there raises StaleLease.
 
-    def __init__(self, capacity: Capacity) -> None:
+    They outlive the actors of a cache. `last` is the highest id so far. `unclaimed` is what answers
+    gave that found nobody: leases to release, and extends to undo.
+    """
+
+    def __init__(self) -> None:
         super().__init__()
-        self._capacity = capacity
-        self._last = 0
+        self.last = 0
+        self.unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
 
     def __missing__(self, id: int) -> LeaseRecord:
         raise StaleLease(id)
+
+
+class LeaseBook:
+    """Open leases and end them, for the cache actor; used inside its operations only."""
+
+    def __init__(self, live: LiveLeases, capacity: Capacity) -> None:
+        self.live = live
+        self._capacity = capacity
 
     def new_lease(
         self,
@@ -32,23 +44,28 @@ class LeaseBook(dict[int, LeaseRecord]):
         full: int = 0,
     ) -> LeaseRecord:
         """Register a lease that stands at the end of a node; what its shares hold is explained by it."""
-        id = self._last = self._last + 1
-        record = self[id] = LeaseRecord(
+        live = self.live
+        id = live.last = live.last + 1
+        record = live[id] = LeaseRecord(
             id, msg.namespace, msg.tokens, msg.priority, shares, anchor, end, end, end, end, full
         )
         return record
 
     async def release(self, record: LeaseRecord) -> None:
-        """Unlock and free all that a record holds; it is no lease any more."""
-        del self[record.id]
+        """Unlock and free all that a record holds; it is no lease any more.
+
+        That comes first, so that a crash on the way does not bring it back.
+        """
+        del self.live[record.id]
         free: list[tuple[str, bytes, int]] = []
+        extent, published = record.extent, record.published
         for share in record.shares:
             part = share.part
             if share.receipts:
                 await part.ref.ask(c.Unlock(share.receipts))
             if not part.snapshot:
-                if share.own:
-                    free.append((part.name, bytes(share.own), 0))
+                if extent > published:
+                    free.append((part.name, share.private(), 0))
             elif share.slot:
                 free.append((part.name, share.slot, 0))
                 for _, slot in share.kept:

@@ -1,49 +1,56 @@
-"""What the cache actor keeps for one live lease."""
+"""What is kept of one live lease: the record that the cache actor and the face share.
+
+All else that a cache knows can be made anew from the records of its live leases (`recovery.py`). So an
+operation changes a record only when nothing of it can fail any more: after its last ask, and in one
+go. A crash before that leaves the lease as it was.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from ...components.messages import ROOT, Locked, Receipt
-from ...spec import PAGE_ID_BYTES, TOKEN_BYTES
+from ...spec import TOKEN_BYTES
+from ..pagetable import GrowingTable
 from .cache_actors import ComponentRef
 
 
 class Share(msgspec.Struct, eq=False):
-    """A lease's share of one component: locks on the tree, and pages or slots of its own.
+    """A lease's share of one component: its page table, or its slots, and its locks on the tree.
 
-    Private pages cover tokens from `own_start` (a page boundary) to the lease's extent. `slot` is
-    the working state of a snapshot component, `kept` its unpublished snapshots as (position, slot);
-    `pages` is the page table of the locked coverage until the lease is answered.
+    `table` holds the pages of all tokens from its start on that the request may read or write; those
+    from `own_start` (a page boundary) on are private. `slot` is the working state of a snapshot
+    component, `found` the state in the tree that is still to be copied there, `kept` its unpublished
+    snapshots as (position, slot). `receipts` and `low_end` say what is locked: of shared pages there
+    may be some that nothing locks, before the lease is answered.
     """
 
     part: ComponentRef
     receipts: tuple[Receipt, ...] = ()
     low_end: int = 0
-    start: int = 0
     own_start: int = 0
-    own: bytearray = bytearray()
+    table: GrowingTable = msgspec.field(default_factory=GrowingTable)
     slot: bytes = b""
-    pages: bytes = b""
+    found: bytes = b""
     kept: list[tuple[int, bytes]] = []
 
     def hold(self, locked: Locked, end: int) -> None:
-        """Note what the component has locked for a lease up to a boundary, and the page table of it."""
+        """Note what the component has locked for a lease up to a boundary, and the pages of it."""
         self.receipts = locked.receipts
         self.low_end = locked.low_end
-        self.start = locked.start
         self.own_start = end
-        self.pages = locked.pages
+        if self.part.snapshot:
+            self.found = locked.pages
+        else:
+            self.table.begin(locked.start, locked.pages)
 
-    def take_own(self, upto: int, page: int) -> bytes:
-        """Take the private pages before a page boundary out: for the tree, or to be freed."""
-        size = (upto - self.own_start) // page * PAGE_ID_BYTES
-        if size <= 0:
-            return b""
-        pages = bytes(self.own[:size])
-        del self.own[:size]
-        self.own_start = upto
-        return pages
+    def own(self, upto: int) -> bytes:
+        """Return the private pages before a page boundary."""
+        return self.table.between(self.own_start, upto, self.part.rule.page_size)
+
+    def private(self) -> bytes:
+        """Return all private pages."""
+        return self.table.tail(self.own_start, self.part.rule.page_size)
 
 
 class LeaseRecord(msgspec.Struct, eq=False):
@@ -52,7 +59,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
     `published` is the anchor's end: tokens that the tree owns. `computed` is how far the engine is
     known to have come, `passed` what windows have moved with, `extent` how far there are pages, `full`
     how far the base component alone would go. The lease is the record from which the locks of every
-    component can be explained.
+    component can be explained. `claimed` says that its asker has it.
     """
 
     id: int
@@ -67,6 +74,7 @@ class LeaseRecord(msgspec.Struct, eq=False):
     extent: int = 0
     full: int = 0
     generated: bytearray = bytearray()
+    claimed: bool = False
 
     @property
     def known(self) -> int:
@@ -76,7 +84,9 @@ class LeaseRecord(msgspec.Struct, eq=False):
     @property
     def holds(self) -> bool:
         """Whether a release would give anything back."""
-        return any(share.receipts or share.own or share.slot for share in self.shares)
+        return self.extent > self.published or any(
+            share.receipts or share.slot for share in self.shares
+        )
 
     def forget(self, position: int) -> None:
         """Forget the ids of generated tokens from a position on; the prompt stays known."""

@@ -45,6 +45,8 @@ class Publishing:
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> m.Published:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
         began, upto, appended = self._report.begin(), msg.upto, msg.appended
+        if appended and msg.at < record.known:  # told before, by one that did not come to its end
+            record.forget(msg.at)
         if not 0 <= upto <= record.extent:
             raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
         known_ids = record.known + len(appended) // TOKEN_BYTES
@@ -54,7 +56,7 @@ class Publishing:
             record.generated += appended
         record.computed = max(record.computed, upto)
         upto -= upto % self._actors.page
-        patches: list[tuple[int, int, bytes]] = []
+        duplicates = 0
         gained: dict[int, None] = {}
         if upto > record.published:
             grown = await self._tree.ask(self._insert(record, upto))
@@ -62,27 +64,23 @@ class Publishing:
                 walked, upto = await self._before_arrivals(record, grown, upto)
                 known = await self._cut(record, walked)
                 if known.path:
-                    await self._adopt(record, known, patches, gained)
+                    duplicates = await self._adopt(record, known, gained)
                 if upto > record.published:  # the walk ended there, so nothing below agrees
                     grown = await self._tree.ask(self._insert(record, upto))
             if isinstance(grown, c.Grown):
                 await self._grow(record, grown)
                 gained.update(dict.fromkeys(grown.path))
-        starts: tuple[int, ...] = ()
-        if self._actors.windowed:
-            starts = tuple([share.start for share in record.shares])
-        published = m.Published(record.published, tuple(patches), starts)
         if gained and self._writes_through:
             self._capacity.due.back_up(gained)
         if began:
             self._report.done(
                 PublishDone,
                 began,
-                length=published.length,
+                length=record.published,
                 nodes=len(gained),
-                duplicates=len(patches),
+                duplicates=duplicates,
             )
-        return published
+        return m.Published(record.published)
 
     def _insert(self, record: LeaseRecord, upto: int) -> c.Insert:
         """Ask for own tokens below the anchor; answered by a Walked where some are there already."""
@@ -136,88 +134,92 @@ class Publishing:
 
     async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
         """Let every component take its share over to new nodes; the lease stands at their end then."""
-        now, path, ends, page = self._actors.tick(), new.path, new.ends, self._actors.page
+        now, path, ends = self._actors.tick(), new.path, new.ends
         upto = ends[-1]
+        moved: list[tuple[Share, c.Relocked]] = []
         for share in record.shares:
             part = share.part
             if part.snapshot:
                 if share.kept:
                     await self._keep(record, share, new, now)
                 continue
-            own, pages = share.own_start, share.take_own(upto, page)
             relocked = await part.ref.ask(
                 c.Grow(
                     _L1,
                     record.anchor,
                     path,
                     ends,
-                    own,
-                    pages,
+                    share.own_start,
+                    share.own(upto),
                     share.receipts,
                     relock=True,
                     now=now,
                     priority=record.priority,
                 )
             )
-            self._move(share, relocked, upto)
-        record.anchor, record.published = path[-1], upto
+            moved.append((share, relocked))
+        self._stand_at(record, path[-1], upto, moved)
 
-    async def _adopt(
-        self,
-        record: LeaseRecord,
-        known: c.Grown,
-        patches: list[tuple[int, int, bytes]],
-        gained: dict[int, None],
-    ) -> None:
+    async def _adopt(self, record: LeaseRecord, known: c.Grown, gained: dict[int, None]) -> int:
         """Let every component take its share over to nodes that are there; the lease goes on to their end.
 
-        Notes what replaces duplicates, and the nodes that gained payload.
+        Notes the nodes that gained payload; returns how many pieces were there already.
         """
         now, path, ends, priority = self._actors.tick(), known.path, known.ends, record.priority
         anchor, upto, page = path[-1], ends[-1], self._actors.page
         free: list[tuple[str, bytes, int]] = []
+        moved: list[tuple[Share, c.Relocked]] = []
+        patches: list[tuple[Share, c.Patch]] = []
         for share in record.shares:
             part = share.part
             adopted: c.Adopted
             if not part.snapshot:
-                own, pages = share.own_start, share.take_own(upto, page)
+                own, pages = share.own_start, share.own(upto)
                 adopt = c.Adopt(_L1, path, ends, own, pages, now, priority)
                 adopted = await part.ref.ask(adopt)
-                self._move(share, await part.ref.ask(c.Relock(anchor, share.receipts)), upto)
+                moved.append((share, await part.ref.ask(c.Relock(anchor, share.receipts))))
+                patches += [(share, patch) for patch in adopted.patches]
             elif share.kept:
                 adopted = await self._keep(record, share, known, now)
             else:
                 continue
-            patches += [(part.index, at, mine) for at, mine in adopted.patches]
             gained.update(dict.fromkeys(adopted.attached))
             if adopted.free:
                 free.append((part.name, adopted.free, 0))
         if free:
             await self._capacity.free(_L1, free)
-        record.anchor, record.published = anchor, upto
+        self._stand_at(record, anchor, upto, moved)
+        for share, (at, mine) in patches:
+            share.table.patch(at, mine, page)
+        return len(patches)
 
-    @staticmethod
-    def _move(share: Share, relocked: c.Relocked, upto: int) -> None:
-        """Note that a share's locks have moved to the need of `upto`.
+    def _stand_at(
+        self, record: LeaseRecord, anchor: int, upto: int, moved: list[tuple[Share, c.Relocked]]
+    ) -> None:
+        """Note, when all have taken over, that the tree owns what is before `upto`.
 
-        Its table begins where they do: what lies before is the tree's to evict.
+        Locks have moved to the need of `upto`, and tables begin where they do: what lies before is the
+        tree's to evict.
         """
-        share.receipts, share.low_end = relocked.receipts, relocked.low_end
-        if not share.part.base:
-            share.start = max(share.start, share.part.rule.keep_from(upto))
+        record.anchor, record.published, page = anchor, upto, self._actors.page
+        for share, relocked in moved:
+            share.receipts, share.low_end = relocked.receipts, relocked.low_end
+            share.own_start = max(share.own_start, upto)
+            if not share.part.base:
+                share.table.begin_at(share.part.rule.keep_from(upto), page)
+        for part in self._actors.snapshots:
+            share = record.shares[part.index]
+            if share.kept:
+                share.kept = [(at, slot) for at, slot in share.kept if at > upto]
 
     @staticmethod
     async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:
         """Hand over the snapshots that stand at the ends of nodes below the anchor."""
         path, ends = nodes.path, nodes.ends
         states: list[c.State] = []
-        rest: list[tuple[int, bytes]] = []
         for at, slot in share.kept:
-            if at > ends[-1]:
-                rest.append((at, slot))
-                continue
-            place = ends.index(at)
-            start = ends[place - 1] if place else record.published
-            states.append(c.State(path[place], start, at, slot))
-        share.kept = rest
+            if at <= ends[-1]:
+                place = ends.index(at)
+                start = ends[place - 1] if place else record.published
+                states.append(c.State(path[place], start, at, slot))
         return await share.part.ref.ask(c.Keep(_L1, tuple(states), now, record.priority))

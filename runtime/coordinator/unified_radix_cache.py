@@ -29,7 +29,7 @@ from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
 from .grafting import Grafting
 from .inspection import Inspection, gather
-from .lease_book import LeaseBook
+from .lease_book import LeaseBook, LiveLeases
 from .planning import Planner, Verdict
 from .prefetching import Prefetch, Prefetching
 from .promoting import Promoting
@@ -59,6 +59,7 @@ class UnifiedRadixCache(Coordinator):
         self,
         actors: CacheActors,
         page_bytes: tuple[int, ...],
+        leases: LiveLeases,
         *,
         endpoints: Endpoints,
         fences: Fences,
@@ -87,12 +88,11 @@ class UnifiedRadixCache(Coordinator):
             timeout=store_timeout,
         )
         counters = Counters()
-        self._leases = LeaseBook(self._capacity)
+        self._leases = leases
+        self._book = LeaseBook(leases, self._capacity)
         self._queue = CapacityQueue(self._alarm, self._request_epilogue)
         self._cooling = Cooling(self, fences)
-        self._claiming = Claiming(
-            actors, self._capacity, self._planner, self._splitter, self._leases
-        )
+        self._claiming = Claiming(actors, self._capacity, self._planner, self._splitter, self._book)
         self._acquiring = Acquiring(
             actors=actors,
             capacity=self._capacity,
@@ -102,7 +102,7 @@ class UnifiedRadixCache(Coordinator):
             transfers=self._transfers,
             promoting=Promoting(self._transfers),
             prefetching=self._prefetching,
-            book=self._leases,
+            book=self._book,
             counters=counters,
             report=self._report,
             request_epilogue=self._request_epilogue,
@@ -110,9 +110,7 @@ class UnifiedRadixCache(Coordinator):
             patience=room_timeout,
             ready=deque(),
         )
-        self._batching = Batching(
-            actors, self._capacity, self._planner, self._claiming, self._leases
-        )
+        self._batching = Batching(actors, self._capacity, self._planner, self._claiming, self._book)
         self._publishing = Publishing(actors, self._capacity, self._splitter, self._report)
         self._extending = Extending(actors, self._capacity, self._queue, self._leases, room_timeout)
         self.statistics = Statistics(
@@ -130,7 +128,6 @@ class UnifiedRadixCache(Coordinator):
         self._settling: dict[ReplyToken, None] = {}
         self._woken = False
         self._left: list[ReplyToken] = []
-        self._unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
         self._cleaning_up = False
         self._has_l2 = actors.l2 is not None
 
@@ -210,11 +207,6 @@ class UnifiedRadixCache(Coordinator):
         await self._queue.refuse_late()
         self._prefetching.refuse_late()
 
-    @handles(m.Windows)
-    async def windows(self, msg: m.Windows) -> tuple[int, ...]:
-        """Return where the tables of a lease begin."""
-        return self._extending.starts(self._leases[msg.lease])
-
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
@@ -242,7 +234,7 @@ class UnifiedRadixCache(Coordinator):
         record = self._leases.get(msg.lease)
         if record is None:
             return False
-        await self._leases.release(record)
+        await self._book.release(record)
         return True
 
     # -- askers that left -----------------------------------------------------------------------------
@@ -255,13 +247,13 @@ class UnifiedRadixCache(Coordinator):
     def orphaned(self, msg: Any, result: Any) -> None:
         """Take back what an answer that found nobody has given."""
         if isinstance(result, m.Acquired):
-            self._unclaimed.append(m.Release(result.lease))
+            self._leases.unclaimed.append(m.Release(result.lease))
             self._clean_up_soon()
         elif isinstance(msg, m.AcquireBatch):
-            self._unclaimed += [m.Release(acquired.lease) for acquired in result]
+            self._leases.unclaimed += [m.Release(acquired.lease) for acquired in result]
             self._clean_up_soon()
         elif isinstance(result, m.Extended):
-            self._unclaimed.append((msg, result))
+            self._leases.unclaimed.append((msg, result))
             self._clean_up_soon()
 
     def _clean_up_soon(self) -> None:
@@ -280,7 +272,7 @@ class UnifiedRadixCache(Coordinator):
             if flight is not None:
                 await flight.leave()
             self._settling.pop(token, None)
-        unclaimed, self._unclaimed = self._unclaimed, []
+        unclaimed, self._leases.unclaimed = self._leases.unclaimed, []
         for back in unclaimed:
             if isinstance(back, m.Release):
                 await self.release(back)
