@@ -150,7 +150,7 @@ class Claiming:
                 table = await share.part.ref.ask(c.Table(record.anchor, share.receipts))
                 if table.missing or table.joins:
                     return False
-                share.table.begin(table.start, table.pages)
+                share.show(table)
         return await self.copy_states(record, stream) is None
 
     async def copy_states(self, record: LeaseRecord, stream: int) -> Shortage | None:

@@ -39,6 +39,10 @@ class Share(msgspec.Struct, eq=False):
         self.receipts = locked.receipts
         self.low_end = locked.low_end
         self.own_start = end
+        self.show(locked)
+
+    def show(self, locked: Locked) -> None:
+        """Note the pages, or the state, of what is locked, as far as they are there."""
         if self.part.snapshot:
             self.found = locked.pages
         else:
