@@ -66,7 +66,7 @@ _OPENING = {
 }
 """What stands below a section's title."""
 
-_MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults"}
+_MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults", "SimulatedDevice"}
 """Classes that are made by a call, whose arguments are shown."""
 
 _INTERNAL = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import trio
@@ -20,18 +20,16 @@ from ..errors import BanyanError, ConfigError, IntegrityError, TierUnavailable
 from ..spec import Tier
 from .arena import HostArena
 from .copy_faults import Groups, Ids, go_wrong
+from .device import Event
 from .layout import PageLayout, checked_ids
 from .messages import Move
 from .pools import DevicePools, Rows
-
-if TYPE_CHECKING:
-    import torch
 
 Batch = tuple[Move, ...]
 Before = Callable[[Tier, Tier, Batch], Awaitable[None]]
 """Called before a batch starts: may wait, and may raise `TierUnavailable` to make it fail."""
 
-Arrived = Callable[[str, int, "torch.cuda.Event | None"], None]
+Arrived = Callable[[str, int, Event | None], None]
 """Called in the copying thread with (component, part, event) as a part of L1 arrives, in order of parts.
 
 The bytes of that layer (or state tensor) are there once `event` has passed (None: they are there): a

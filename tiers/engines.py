@@ -19,9 +19,11 @@ def copy_engine(
     before: Before | None = None,
     faults: Faults | None = None,
 ) -> CopyEngine:
-    """Make the engine for the pools' device: CUDA streams where there is one, else worker threads."""
+    """Make the engine for the pools' device: on its streams where it has some, else worker threads."""
     if isinstance(fences, FenceTable):
-        from .cuda_copy import CudaCopyEngine
+        from .stream_copy import StreamCopyEngine
 
-        return CudaCopyEngine(pools, arena, fences, observer=observer, before=before, faults=faults)
+        return StreamCopyEngine(
+            pools, arena, fences, observer=observer, before=before, faults=faults
+        )
     return ThreadCopyEngine(pools, arena, observer=observer, before=before, faults=faults)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from .device import Device, Event, device_for
+
 if TYPE_CHECKING:
     import torch
 
@@ -45,16 +47,15 @@ class NoFences:
 
 
 class FenceTable:
-    """The fences of one CUDA device. A fence stands for all that was recorded up to it, on any stream.
+    """The fences of one device. A fence stands for all that was recorded up to it, on any stream.
 
     So the latest fence is enough to know that nothing the engine has enqueued so far still touches
-    a page. Used from the engine's thread; `wait` and `events` also from worker threads. Events block
-    instead of spinning, so that a waiting thread costs no CPU.
+    a page. Used from the engine's thread; `wait` and `events` also from worker threads.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._events: dict[int, torch.cuda.Event] = {}
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._events: dict[int, Event] = {}
         self._last = 0
 
     def __len__(self) -> int:
@@ -63,13 +64,11 @@ class FenceTable:
 
     def record(self, stream: int = 0) -> int:
         """See `Fences`. Also forgets the oldest fences that have passed, so the table stays small."""
-        import torch
-
         for fence, event in list(islice(self._events.items(), 2)):
             if event.query():
                 del self._events[fence]
-        event = torch.cuda.Event(blocking=True)
-        event.record(cuda_stream(self._device, stream))
+        event = self.device.new_event()
+        event.record(self.device.stream_at(stream))
         self._last += 1
         self._events[self._last] = event
         return self._last
@@ -89,20 +88,12 @@ class FenceTable:
         for event in self.events(fence):
             event.synchronize()
 
-    def events(self, fence: int) -> list[torch.cuda.Event]:
+    def events(self, fence: int) -> list[Event]:
         """Return the events that a stream must wait for to be behind `fence`."""
         return [event for number, event in list(self._events.items()) if number <= fence]
 
 
-def cuda_stream(device: torch.device, handle: int) -> torch.cuda.Stream:
-    """Return the stream with this handle, or the thread's current one on `device` for 0."""
-    import torch
-
-    if handle:
-        return torch.cuda.ExternalStream(handle, device=device)
-    return torch.cuda.current_stream(device)
-
-
 def fences_for(device: torch.device) -> Fences:
-    """Choose the fences of `device`."""
-    return FenceTable(device) if device.type == "cuda" else NoFences()
+    """Make the fences of the device that pools are on."""
+    made = device_for(device)
+    return NoFences() if made is None else FenceTable(made)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,15 +11,11 @@ from ..actors import handles
 from ..errors import IntegrityError
 from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import FixedPool
-from .fences import Fences, cuda_stream
+from .fences import Fences, FenceTable
 from .layout import checked_ids
 from .messages import Clone, Cloned, CopyState, Short
 from .pools import DevicePools
 from .tier import PageTier
-
-if TYPE_CHECKING:
-    import torch
-
 
 _Copy = Callable[[str, PageList, PageList, int], None]
 """Copy pages of a component, from a list to a list of as many, in the order of a stream."""
@@ -40,7 +35,9 @@ class L1Tier(PageTier):
             ),
             fences,
         )
-        states = _HostStates(pools) if pools.device.type == "cpu" else _DeviceStates(pools)
+        states = (
+            _DeviceStates(pools, fences) if isinstance(fences, FenceTable) else _HostStates(pools)
+        )
         self._copy: _Copy = states.copy
         self._clone: _Copy = states.clone
 
@@ -104,20 +101,18 @@ class _HostStates:
 class _DeviceStates:
     """Copies by the device, in the order of the stream that the message names."""
 
-    def __init__(self, pools: DevicePools) -> None:
-        self._device: torch.device = pools.device
+    def __init__(self, pools: DevicePools, fences: FenceTable) -> None:
+        self._device = fences.device
         self._raw = {name: pools.raw(name) for name in pools.layouts}
         self._capacity = pools.capacity
 
     def copy(self, component: str, source: PageList, target: PageList, stream: int) -> None:
         """Enqueue the copy."""
-        import torch
-
         sources, targets = _paired(component, source, target, self._capacity[component])
-        with torch.cuda.stream(cuda_stream(self._device, stream)):
+        with self._device.using(self._device.stream_at(stream)):
             for raw in self._raw[component]:
                 for start, end in zip(sources.tolist(), targets.tolist(), strict=True):
-                    raw[end].copy_(raw[start], non_blocking=True)
+                    self._device.copy(raw[end], raw[start])
 
     clone = copy
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 from banyankv.actors.faults import Faults
 from banyankv.spec import ModelSpec, PagedSpec, SnapshotSpec, StateTensor, Tier
+from banyankv.testing import SimulatedDevice
 from banyankv.tiers.arena import HostArena
 from banyankv.tiers.copy import Before, CopyEngine, ThreadCopyEngine
-from banyankv.tiers.fences import fences_for
+from banyankv.tiers.fences import FenceTable, fences_for
 from banyankv.tiers.pools import DevicePools
 from banyankv.tiers.slabs import SlabPool, SlabSpace
+from banyankv.tiers.stream_copy import StreamCopyEngine
 
 
 def make_model(page_size: int = 16, layers: int = 2, dtype: str = "float16") -> ModelSpec:
@@ -46,13 +48,17 @@ class Rig:
         pages: int = 40,
         before: Before | None = None,
         faults: Faults | None = None,
+        seed: int = 0,
     ) -> None:
-        device = torch.device("cuda" if engine == "cuda" else "cpu")
         counts = dict.fromkeys((c.name for c in model.components), pages)
         self.model = model
-        self.pools = DevicePools(model, counts, device)
+        self.pools = DevicePools(model, counts, "cuda" if engine == "cuda" else "cpu")
         self.arena = HostArena.for_pages(model, counts, pin=engine == "cuda")
-        self.fences = fences_for(device)
+        self.fences = (
+            FenceTable(SimulatedDevice(seed))
+            if engine == "simulated"
+            else fences_for(self.pools.device)
+        )
         self.engine = self._engine(engine, before, faults)
         self._ids = {Tier.L1: {name: list(range(pages)) for name in counts}, Tier.L2: {}}
         space = SlabSpace(self.arena.slabs, self.arena.slab_bytes)
@@ -66,12 +72,8 @@ class Rig:
                 raw.copy_(torch.from_numpy(noise))
 
     def _engine(self, engine: str, before: Before | None, faults: Faults | None) -> CopyEngine:
-        if engine == "cuda":
-            from banyankv.tiers.cuda_copy import CudaCopyEngine
-            from banyankv.tiers.fences import FenceTable
-
-            assert isinstance(self.fences, FenceTable)
-            return CudaCopyEngine(
+        if isinstance(self.fences, FenceTable):
+            return StreamCopyEngine(
                 self.pools,
                 self.arena,
                 self.fences,
@@ -105,6 +107,7 @@ class Rig:
 ENGINES = [
     "inline",
     "thread",
+    "simulated",
     pytest.param(
         "cuda",
         marks=[

@@ -230,7 +230,7 @@ async def test_planned_delays_and_hangs_pass_under_a_clock(
     assert np.array_equal(rig.l2("full")[0][RUN[0]], before[0][RUN[0]])
 
 
-@pytest.mark.parametrize("engine", ["thread"], indirect=True)
+@pytest.mark.parametrize("engine", ["thread", "simulated"], indirect=True)
 async def test_once_begun_it_ends_in_spite_of_cancellation(make_rig: MakeRig) -> None:
     rig = make_rig()
     wanted = moved(rig.l2("full"), rig.l1("full"), [(1, 2)])

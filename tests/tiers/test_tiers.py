@@ -10,7 +10,7 @@ import torch
 from banyankv.errors import ConfigError, IntegrityError
 from banyankv.spec import ModelSpec
 from banyankv.tiers.arena import HostArena
-from banyankv.tiers.fences import FenceTable
+from banyankv.tiers.fences import fences_for
 from banyankv.tiers.l1 import L1Tier
 from banyankv.tiers.l2 import L2Tier
 from banyankv.tiers.messages import (
@@ -206,7 +206,7 @@ class TestCopyState:
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     def test_copies_on_a_device(self, make_model: MakeModel) -> None:
         pools = DevicePools(make_model(), PAGES, "cuda")
-        self._check(pools, L1Tier(pools, FenceTable(pools.device)))
+        self._check(pools, L1Tier(pools, fences_for(pools.device)))
 
     def _check(self, pools: DevicePools, tier: L1Tier) -> None:
         rng = np.random.default_rng(3)
@@ -242,7 +242,7 @@ class TestClone:
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     def test_copies_on_a_device(self, make_model: MakeModel) -> None:
         pools = DevicePools(make_model(), PAGES, "cuda")
-        self._check(pools, L1Tier(pools, FenceTable(pools.device)))
+        self._check(pools, L1Tier(pools, fences_for(pools.device)))
 
     def _check(self, pools: DevicePools, tier: L1Tier) -> None:
         (source,) = allocated(tier, ("mamba", 1))

@@ -1,4 +1,4 @@
-"""The copy engine of a CUDA device: one stream a direction, layer by layer, through fixed staging."""
+"""The copy engine of a device with streams: one a direction, layer by layer, through fixed staging."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..spec import Tier
 from .arena import HostArena
 from .copy import Arrived, BatchRunner, Before
 from .copy_faults import Groups, Ids
+from .device import Device
 from .fences import FenceTable
 from .pools import DevicePools
 
@@ -23,8 +24,8 @@ _DIRECT_BYTES = 32 * 1024
 """From this size of a part on, one DMA a page beats gathering pages by the CPU."""
 
 
-class CudaCopyEngine(BatchRunner):
-    """Copy between device pools and the pinned arena.
+class StreamCopyEngine(BatchRunner):
+    """Copy between the pools of a device and the arena, which must be pinned where the device says so.
 
     Each direction has a stream, a worker thread at a time and two staging slots: while the device
     fills one, the CPU empties the other. On the device the pages of a layer are gathered into (or
@@ -47,11 +48,11 @@ class CudaCopyEngine(BatchRunner):
         before: Before | None = None,
         faults: Faults | None = None,
     ) -> None:
-        if not arena.pinned:
-            raise ConfigError("CUDA copies need a pinned arena: HostArena(..., pin=True)")
+        self._device = fences.device
+        if self._device.pins and not arena.pinned:
+            raise ConfigError("copies need a pinned arena: HostArena(..., pin=True)")
         parts = [part for layout in pools.layouts.values() for part in layout.parts]
         size = max(staging_bytes, *(part.nbytes for part in parts))
-        self._device = pools.device
         self._fences = fences
         self._l1 = {name: [_words(raw) for raw in pools.raw(name)] for name in pools.layouts}
         self._l2 = {name: arena.raw(name) for name in arena.layouts}
@@ -85,7 +86,7 @@ class CudaCopyEngine(BatchRunner):
     def _work(
         self, groups: Groups, lane: _Lane, fence: int, src: Tier, arrived: Arrived | None
     ) -> None:
-        with torch.cuda.stream(lane.stream):
+        with self._device.using(lane.stream):
             try:
                 for event in self._fences.events(fence):
                     lane.stream.wait_event(event)
@@ -103,25 +104,22 @@ class CudaCopyEngine(BatchRunner):
     def _down(self, groups: Groups, lane: _Lane) -> None:
         """L1 to L2: gather on the device, one copy over the bus, scatter by the CPU if small."""
         for name, part, sources, targets in _parts(groups, self._l1):
-            device_ids = torch.tensor(sources, dtype=torch.int64, device=self._device)
+            device_ids = self._device.ids(sources)
             pool, host = self._l1[name][part], self._l2[name][part]
             nbytes = host.shape[1]
             for first, last in lane.chunks(len(sources), nbytes):
                 slot = lane.next_slot()
                 slot.finish()
                 staged = slot.on_device[: (last - first) * nbytes].view(pool.dtype)
-                torch.index_select(
-                    pool, 0, device_ids[first:last], out=staged.view(-1, pool.shape[1])
-                )
+                self._device.gather(staged.view(-1, pool.shape[1]), pool, device_ids[first:last])
                 ids = targets[first:last]
                 if nbytes >= _DIRECT_BYTES:
                     pages = slot.on_device[: len(ids) * nbytes].view(-1, nbytes)
                     for row, page in enumerate(ids.tolist()):
-                        host[page].copy_(pages[row], non_blocking=True)
+                        self._device.copy(host[page], pages[row])
                 else:
-                    slot.on_host[: len(ids) * nbytes].copy_(
-                        slot.on_device[: len(ids) * nbytes], non_blocking=True
-                    )
+                    size = len(ids) * nbytes
+                    self._device.copy(slot.on_host[:size], slot.on_device[:size])
                     slot.scatter_later(self._l2_rows[name][part], ids)
                 slot.event.record(lane.stream)
         for slot in lane.slots:
@@ -130,7 +128,7 @@ class CudaCopyEngine(BatchRunner):
     def _up(self, groups: Groups, lane: _Lane, arrived: Arrived | None) -> None:
         """L2 to L1: gather by the CPU if small, one copy over the bus, scatter on the device."""
         for name, part, sources, targets in _parts(groups, self._l1):
-            device_ids = torch.tensor(targets, dtype=torch.int64, device=self._device)
+            device_ids = self._device.ids(targets)
             pool, host = self._l1[name][part], self._l2[name][part]
             nbytes = host.shape[1]
             for first, last in lane.chunks(len(sources), nbytes):
@@ -141,16 +139,16 @@ class CudaCopyEngine(BatchRunner):
                 if nbytes >= _DIRECT_BYTES:
                     pages = slot.on_device[:size].view(-1, nbytes)
                     for row, page in enumerate(ids.tolist()):
-                        pages[row].copy_(host[page], non_blocking=True)
+                        self._device.copy(pages[row], host[page])
                 else:
                     rows = self._l2_rows[name][part]
                     slot.on_host[:size].numpy().view(rows.dtype)[:] = rows[ids]
-                    slot.on_device[:size].copy_(slot.on_host[:size], non_blocking=True)
+                    self._device.copy(slot.on_device[:size], slot.on_host[:size])
                 staged = slot.on_device[:size].view(pool.dtype).view(-1, pool.shape[1])
-                pool.index_copy_(0, device_ids[first:last], staged)
+                self._device.scatter(pool, device_ids[first:last], staged)
                 slot.event.record(lane.stream)
             if arrived is not None:
-                event = torch.cuda.Event()
+                event = self._device.new_event()
                 event.record(lane.stream)
                 arrived(name, part, event)
 
@@ -158,10 +156,9 @@ class CudaCopyEngine(BatchRunner):
 class _Slot:
     """One staging buffer, on both sides of the bus, and what is still to be done with it."""
 
-    def __init__(self, device: torch.device, size: int) -> None:
-        self.on_device = torch.empty(size, dtype=torch.uint8, device=device)
-        self.on_host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self.event = torch.cuda.Event(blocking=True)
+    def __init__(self, device: Device, size: int) -> None:
+        self.on_device, self.on_host = device.staging(size)
+        self.event = device.new_event()
         self._pending: tuple[np.ndarray[tuple[int], np.dtype[np.void]], Ids] | None = None
 
     def scatter_later(self, rows: np.ndarray[tuple[int], np.dtype[np.void]], ids: Ids) -> None:
@@ -185,9 +182,9 @@ class _Slot:
 class _Lane:
     """One direction: its stream, its slots in turn, and the limit of one worker at a time."""
 
-    def __init__(self, device: torch.device, size: int) -> None:
-        self.stream = torch.cuda.Stream(device)
-        self.done = torch.cuda.Event(blocking=True)
+    def __init__(self, device: Device, size: int) -> None:
+        self.stream = device.new_stream()
+        self.done = device.new_event()
         self.limiter = trio.CapacityLimiter(1)
         self.slots = (_Slot(device, size), _Slot(device, size))
         self._turn = itertools.cycle(self.slots)
