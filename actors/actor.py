@@ -86,6 +86,9 @@ class Actor:
     refusals: ClassVar[tuple[type[BanyanError], ...]] = (BanyanError,)
     """Errors by which a handler says no, its actor's state being whole; any other one is a crash."""
 
+    hands_over: ClassVar[bool] = False
+    """Whether who waits for a deferred reply when a life ends is heard again by the next one."""
+
     life: Ref[Any] | None = None
     """The reference as the kernel gives it; use `ref`."""
 
@@ -144,7 +147,8 @@ class Actor:
         """Keep the reply of the message being handled; what the handler returns is then ignored.
 
         The token must be answered exactly once, by a later step or operation of this actor (or this
-        one). At a crash or stop the kernel refuses what is still open. Raises RuntimeError outside a
+        one). When the life ends the kernel refuses what is still open, or has the next life hear the
+        message again where the actor `hands_over`. Raises RuntimeError outside a
         handler or when called twice in one.
         """
         return self.ref.defer()
@@ -152,10 +156,17 @@ class Actor:
     def start(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run an async function as a child task of the actor; it ends with the actor's life.
 
-        It must not touch the actor's state but report back by `self.ref.tell`. An error out of it is
+        It must not touch the actor's state but report back by `self.ref.ask`. An error out of it is
         a crash of the actor. It inherits neither trace nor deadline.
         """
         self.ref.start_child(fn, args)
+
+    def later(self, msg: Message[Any]) -> None:
+        """Have a message handled by this actor, after the one in hand.
+
+        A child task asks it, so that one that is lost is an error and nobody waits for it in vain.
+        """
+        self.ref.start_child(self.ref.ask, (msg,))
 
     def monitor(self, ref: Ref[Any]) -> None:
         """Have `on_down` called, as a step of this actor, whenever the other stops or crashes."""
@@ -202,11 +213,21 @@ class Leaf(Actor):
 class Coordinator(Actor):
     """An actor whose handlers are `async def`: each message is one operation, one at a time."""
 
+    async def prepare(self) -> None:
+        """Run as the first operation of each life; the actor is ready when it is over."""
+
+    async def prepare_for(self, notice: Any) -> None:
+        """Prepare, as the handler of the kernel's notice."""
+        await self.prepare()
+
     epilogue_due = False
     """Whether `epilogue` has something to do."""
 
     async def epilogue(self) -> None:
-        """Run as the last part of every operation that returned or refused, while `epilogue_due`."""
+        """Run as the last part of every operation that returned or refused, while `epilogue_due`.
+
+        An error out of it is a crash, but not the asker's: the operation itself is whole.
+        """
 
     @classmethod
     def _check_handler(cls, method: Any) -> None:

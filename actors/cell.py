@@ -30,7 +30,7 @@ from .gate import (
     describe,
 )
 from .mailbox import Mailbox
-from .notices import Abandoned
+from .notices import Abandoned, Prepare
 from .operations import Parked, beginner
 from .reply import Phase, ReplyToken
 
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from .observer import Trace
     from .ref import Ref
     from .system import ActorSystem
+
+
+_LIVES = 3
+"""Lives in which a message is tried again: one that crashes each of them is not to end the system."""
 
 
 class Cell:
@@ -108,6 +112,7 @@ class Cell:
         self.actor = actor
         bound = {kind: getattr(actor, name) for kind, name in type(actor).handlers.items()}
         if isinstance(actor, Coordinator):
+            bound[Prepare] = actor.prepare_for
             bound = {kind: beginner(self, actor, operation) for kind, operation in bound.items()}
         self.handlers = bound
 
@@ -206,6 +211,8 @@ class Cell:
         boxed = box(self.path, error)
         if self.crash is None:
             self.crash = boxed
+        if self.system.crash is None:
+            self.system.crash = boxed
         self.gate |= DOWN
         self.wake()
         return boxed
@@ -299,6 +306,27 @@ class Cell:
                 self.system.dead_letters.add(Reason.NO_REPLY, self.path, token.msg, token.trace)
             token.dispose(error())
         self.tokens.clear()
+
+    def refuse_operations(self, error: BaseException) -> None:
+        """Refuse what operations of others have queued: they are to end, and do not wait for a new life."""
+        for envelope in self.mailbox.letters():
+            if envelope.asker is not None:
+                self.withdraw(envelope)
+                envelope.reply.dispose(error)
+
+    def hand_over(self) -> None:
+        """Queue again, ahead of all others, what a life before this one has left unanswered."""
+        waiting = [token for token in self.tokens if not token.left]
+        self.tokens.clear()
+        for token in reversed(waiting):
+            token.lives += 1
+            if token.lives > _LIVES and self.system.crash is not None:
+                token.dispose(self.system.crash)
+                continue
+            token.phase = Phase.QUEUED
+            token.envelope = Envelope(token.msg, token, trace=token.trace, deadline=token.deadline)
+            self.mailbox.put_first(token.envelope)
+            self.gate |= QUEUED
 
     def describe(self) -> str:
         """Say in a few words what the actor is doing."""

@@ -6,6 +6,7 @@ is queued and the actor's own task runs it. Handlers never see the difference.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from types import CodeType, FrameType
@@ -29,7 +30,7 @@ from .gate import (
     WATCHED,
     describe,
 )
-from .notices import Abandoned
+from .notices import Abandoned, Prepare
 from .operations import Parked, park
 from .reply import Phase, ReplyToken
 
@@ -284,6 +285,15 @@ def unhandled(cell: Cell, msg: Any, trace: Trace | None) -> Exception:
 def end(cell: Cell, msg: Any, answer: Any) -> Any:
     """End a handler that returned; return its answer, or the token of one that comes later."""
     return answer if cell.gate & PARKED else cell.leave(msg, answer)
+
+
+async def prepare(cell: Cell) -> None:
+    """Have a coordinator do the first operation of its life, in its own task; nobody else gets in."""
+    reply = ReplyToken(cell, None, None, math.inf, asked=False)
+    with contextlib.suppress(Exception):  # a crash is noted in the cell
+        run(cell, Prepare(), None, math.inf, asker=None, reply=reply)
+    while cell.parked is not None and cell.crash is None:
+        await finish(cell)
 
 
 async def finish(cell: Cell) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from . import dispatch
-from .actor import Actor
+from .actor import Actor, Coordinator
 from .cell import box
 from .gate import DOWN, QUEUED, STOPPED, WATCHED
 from .ref import Ref
@@ -29,7 +29,8 @@ async def live(
 
     Messages are handled until the actor crashes, stops itself or is stopped. Cancellation ends the
     life too: the operation in hand is cancelled, its asker is answered. Whoever waits for a deferred
-    reply is refused, and a crash told by `crashed`, before the child tasks are waited for.
+    reply is refused or kept for the next life, and a crash told by `crashed`, before the child tasks
+    are waited for.
     """
     ref.crash = None
     ref.stopping = False
@@ -38,7 +39,7 @@ async def live(
             ref.nursery = nursery
             ref.context = contextvars.copy_context()
             try:
-                _begin(ref, factory)
+                await _begin(ref, factory)
                 if ref.crash is None:
                     ready()
                     await _serve(ref)
@@ -52,7 +53,7 @@ async def live(
         _end(ref)
 
 
-def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
+async def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
     try:
         actor = factory()
         ref.bind(actor, ref)
@@ -60,12 +61,19 @@ def _begin(ref: Ref[Any], factory: Callable[[], Actor]) -> None:
         ref.crash = box(ref.path, error)
         return
     ref.run_hook(actor.on_start, None)
+    if ref.crash is not None:
+        return
+    if isinstance(actor, Coordinator):
+        await dispatch.prepare(ref)
     if ref.crash is None:
         ref.gate &= ~DOWN
+        ref.hand_over()
 
 
 def _refuse(ref: Ref[Any]) -> None:
     gone = ref.crash
+    if ref.actor is not None and ref.actor.hands_over and not ref.gate & STOPPED:
+        return
     ref.close_tokens(lambda: gone if gone is not None else dispatch.stopped(ref))
 
 

@@ -79,6 +79,16 @@ class Mailbox:
         lane[envelope] = None
         self.peak = max(self.peak, len(self._data) + len(self._control))
 
+    def put_first(self, envelope: Envelope) -> None:
+        """Queue a message ahead of the others of its lane, whatever the bound."""
+        lane = self._control if envelope.control else self._data
+        lane[envelope] = None
+        lane.move_to_end(envelope, last=False)
+
+    def letters(self) -> list[Envelope]:
+        """Return what is queued."""
+        return [*self._control, *self._data, *self._waiting]
+
     def head(self) -> Envelope | None:
         """Return the message that `take` would take."""
         return next(iter(self._control or self._data), None)
@@ -111,7 +121,7 @@ class Mailbox:
 
     def clear(self) -> list[Envelope]:
         """Empty the mailbox for good and return what was in it, in order."""
-        left = [*self._control, *self._data, *self._waiting]
+        left = self.letters()
         self._control.clear()
         self._data.clear()
         self._waiting.clear()

@@ -15,3 +15,9 @@ class Abandoned:
 
     def __init__(self, token: ReplyToken) -> None:
         self.token = token
+
+
+class Prepare:
+    """A life has begun: what a coordinator does before it hears anybody."""
+
+    __slots__ = ()

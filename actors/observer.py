@@ -6,7 +6,7 @@ carries the trace it belongs to as plain integers, so that it can be journalled 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -27,8 +27,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Something that happened in a room; each room subclasses it beside the actor that reports it.
 
     `started` and `ended` are nanoseconds of `time.time_ns()`; `trace` is the request it was done for,
-    None where that is not sampled, or for work that served no one request.
+    None where that is not sampled, or for work that served no one request. A `notable` one is rare and
+    tells of trouble: it is worth a span of its own and a warning in the log, whoever is sampled.
     """
+
+    notable: ClassVar[bool] = False
 
     started: int
     ended: int

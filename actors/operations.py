@@ -53,13 +53,20 @@ def beginner(
     async def conduct(msg: Any) -> None:
         # The answer goes into the cell: to return it would cost an exception.
         try:
-            cell.answer = await operation(msg)
+            answer = await operation(msg)
         except refusals:
             if actor.epilogue_due:
-                await actor.epilogue()
+                await epilogue()
             raise
         if actor.epilogue_due:
+            await epilogue()
+        cell.answer = answer
+
+    async def epilogue() -> None:
+        try:
             await actor.epilogue()
+        except Exception as error:  # noqa: BLE001 - any error of an epilogue is a crash of its actor
+            cell.crashed(error)
 
     def begin(msg: Any) -> Any:
         outer = system.op

@@ -48,6 +48,7 @@ class ReplyToken:
         "envelope",
         "firm",
         "left",
+        "lives",
         "msg",
         "phase",
         "seq",
@@ -72,6 +73,8 @@ class ReplyToken:
         self.phase = Phase.BEGUN
         self.asked = asked
         self.left = not asked
+        # how many lives after the one that deferred it have heard the message again
+        self.lives = 0
         # an operation's own steps are not cut short by the deadline that it inherited, only a deferred
         # answer is: a queued step that expired would leave the operation half done
         self.firm = firm

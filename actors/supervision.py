@@ -268,6 +268,8 @@ class Supervisor(Supervised):
         group = self.children
         if self.spec.strategy is Strategy.REST_FOR_ONE:
             group = self.children[self.children.index(child) :]
+        if isinstance(child, ActorNode) and cause is not None:
+            child.ref.refuse_operations(cause)
         for other in reversed(group):
             await other.stop(final=False)
         await self._restart(group, delay)
@@ -285,6 +287,8 @@ class Supervisor(Supervised):
             await child.gone()
             if isinstance(child, ActorNode):
                 child.ref.restarts += 1
+        # one crash may have torn several of them: they are started anew once
+        self._ended = deque(entry for entry in self._ended if entry[0] not in again)
         await self._start(again)
 
     async def _start(self, group: list[ActorNode | Supervisor]) -> BaseException | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from ..errors import ActorStopped, Closed, ConfigError, MailboxFull
+from ..errors import ActorCrashed, ActorStopped, Closed, ConfigError, MailboxFull
 from .actor import Actor
 from .cell import Cell
 from .context import protected_context
@@ -61,6 +61,8 @@ class ActorSystem:
         self.running: Cell | None = None
         self.trace: Trace | None = None
         self.deadline = math.inf
+        # the first crash since somebody has looked
+        self.crash: ActorCrashed | None = None
         self.child_of: contextvars.ContextVar[str] = contextvars.ContextVar("child_of", default="")
         self.refs: dict[str, Ref[Any]] = {}
         self._nodes: dict[str, ActorNode | Supervisor] = {}

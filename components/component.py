@@ -37,6 +37,12 @@ class ComponentActor(Leaf, Generic[PresenceT]):
         name = type(self).__name__
         return f"<{name} {self.component.name!r} [{l1} pages on L1, {l2} on L2]>"
 
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Count the pages that it holds on L1 and on L2."""
+        l1, l2 = self._presence.cached
+        return l1, l2
+
     # -- validity -----------------------------------------------------------------------------------
 
     @handles(m.Reach)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,9 +18,11 @@ from ..actors import (
     Journal,
     Observer,
     Ref,
+    Strategy,
     open_system,
 )
 from ..components.chunked import ChunkedComponent
+from ..components.component import ComponentActor
 from ..components.contract import TreeComponent
 from ..components.full import FullComponent
 from ..components.kinds import make_actor
@@ -35,7 +38,10 @@ from .coordinator.cache_actors import CacheActors, ComponentRef
 from .coordinator.controller import HybridCacheController
 from .coordinator.endpoints import Endpoints
 from .coordinator.lease_book import LiveLeases
+from .coordinator.recovery import Recoveries
+from .coordinator.stats import Counters
 from .coordinator.unified_radix_cache import UnifiedRadixCache
+from .crew import Crew
 from .readings import read
 
 if TYPE_CHECKING:
@@ -62,7 +68,6 @@ class Assembled(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     system: ActorSystem
     cache: Ref[Any]
     needed: tuple[Ref[Any], ...]
-    rules: tuple[TreeComponent, ...]
     leases: LiveLeases
     pools: DevicePools
     fences: Fences
@@ -144,66 +149,62 @@ async def assemble(
                 journal=journal,
                 faults=faults,
                 seed=config.seed,
-                intensity=0,  # a cache that was torn must not serve on: the system closes instead
+                strategy=Strategy.ONE_FOR_ALL,
             )
         )
-        tree_core = UnifiedTreeCore(model.page_size)
-        tree = await _spawn(system, tree_core, "tree")
+        crew = Crew(system)
+        tree = await crew.start("tree", lambda: UnifiedTreeCore(model.page_size))
         components: list[ComponentRef] = []
+        recoveries = Recoveries()
         for index, rule in enumerate(made):
-            ref = await _spawn(system, make_actor(rule, policy), rule.name)
+            make = partial(_component, crew, rule, policy, recoveries)
+            ref = await crew.start(rule.name, make)
             components.append(ComponentRef.of(index, rule, ref))
-        pagers: dict[Tier, PageTier] = {Tier.L1: L1Tier(pools, fences)}
-        tiers = {Tier.L1: await _spawn(system, pagers[Tier.L1], "l1")}
+        tiers = {Tier.L1: await crew.start("l1", lambda: L1Tier(pools, fences))}
         store_ref: Ref[Any] | None = None
         if arena is not None:
-            from ..tiers.l2 import L2Tier
-
-            pagers[Tier.L2] = L2Tier(arena)
-            tiers[Tier.L2] = await _spawn(system, pagers[Tier.L2], "l2")
+            tiers[Tier.L2] = await crew.start("l2", partial(_l2, arena))
             if store is not None:
                 _one_range_each(made)
-                store_ref = await _spawn(system, _store_tier(store, config, arena), "l3")
-        leases = LiveLeases()
+                store_tier = partial(_store_tier, store, config, arena)
+                store_ref = await crew.start_apart("store", "l3", store_tier)
+        leases, counters = LiveLeases(), Counters()
         endpoints = Endpoints(made, chunk, sizes)
-        controller = HybridCacheController(engine, store_ref, endpoints)
-        controller_ref = await _spawn(system, controller, "controller")
+        controller = await crew.start(
+            "controller", lambda: HybridCacheController(engine, store_ref, endpoints)
+        )
         wired = CacheActors.of(
             tuple(components),
             tiers,
             page=model.page_size,
             chunk=chunk,
             tree=tree,
-            controller=controller_ref,
+            controller=controller,
             store=store_ref,
         )
-        coordinator = UnifiedRadixCache(
-            wired,
-            tuple(sizes.values()),
-            leases,
-            endpoints=endpoints,
-            fences=fences,
-            room_timeout=config.room_timeout,
-            store_timeout=config.store_timeout,
-            prefetch_threshold=config.prefetch_threshold,
+        cache = await crew.start(
+            "cache",
+            lambda: UnifiedRadixCache(
+                wired,
+                tuple(sizes.values()),
+                leases,
+                counters,
+                recoveries,
+                endpoints=endpoints,
+                fences=fences,
+                room_timeout=config.room_timeout,
+                store_timeout=config.store_timeout,
+                prefetch_threshold=config.prefetch_threshold,
+            ),
         )
-        cache = await _spawn(system, coordinator, "cache")
-        controller.connect(cache)
         yield Assembled(
             system=system,
             cache=cache,
-            needed=(
-                cache,
-                tree,
-                *(part.ref for part in components),
-                *tiers.values(),
-                controller_ref,
-            ),
-            rules=made,
+            needed=(cache, tree, *(part.ref for part in components), *tiers.values(), controller),
             leases=leases,
             pools=pools,
             fences=fences,
-            readings=lambda: read(coordinator, tree_core, pagers),
+            readings=lambda: read(crew, tuple(tiers)),
         )
 
 
@@ -217,13 +218,19 @@ async def _to_its_end(close: Callable[[], Awaitable[None]]) -> None:
         raise group.exceptions[0] from None
 
 
-_MAILBOX = 1 << 20
-"""As many as requests and operations can be outstanding: a notice that one is over must find room."""
+def _component(
+    crew: Crew, rule: TreeComponent, policy: str | Policy, recoveries: Recoveries
+) -> ComponentActor[Any]:
+    before = crew.present(rule.name, ComponentActor)
+    if rule.base and before is not None:
+        recoveries.held = before.cached
+    return make_actor(rule, policy)
 
 
-async def _spawn(system: ActorSystem, actor: Actor, name: str) -> Ref[Any]:
-    """Start an actor whose crash closes the system: permanent, where no restart is allowed."""
-    return await system.spawn(lambda: actor, name=name, bound=_MAILBOX)
+def _l2(arena: HostArena) -> PageTier:
+    from ..tiers.l2 import L2Tier
+
+    return L2Tier(arena)
 
 
 def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:

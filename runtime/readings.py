@@ -14,12 +14,14 @@ from ..spec import Tier
 from ..telemetry import Reading
 from ..tiers.tier import PageTier
 from .coordinator.unified_radix_cache import UnifiedRadixCache
+from .crew import Crew
 
 
-def read(
-    cache: UnifiedRadixCache, tree: UnifiedTreeCore, tiers: dict[Tier, PageTier]
-) -> Iterator[Reading]:
-    """Read every metric of one cache."""
+def read(crew: Crew, tiers: tuple[Tier, ...]) -> Iterator[Reading]:
+    """Read every metric of one cache; of actors that are just being made anew, as they were before."""
+    cache, tree = crew.present("cache", UnifiedRadixCache), crew.present("tree", UnifiedTreeCore)
+    if cache is None or tree is None:
+        return
     totals = cache.statistics.totals()
     yield Reading("banyankv.requests", totals.requests)
     yield Reading("banyankv.match.requested", totals.tokens)
@@ -34,13 +36,19 @@ def read(
     for direction, moved in totals.moved:
         source, target = direction.split("_")
         yield Reading("banyankv.transfer.io", moved, (("src", source), ("dst", target)))
+    for actor, crashes in totals.recoveries:
+        yield Reading("banyankv.recoveries", crashes, (("actor", actor),))
+    for tier, tokens in totals.forgotten:
+        yield Reading("banyankv.forgotten", tokens, (("tier", tier),))
     yield Reading("banyankv.lease.count", totals.leases)
     yield Reading("banyankv.waiter.count", totals.waiting)
     yield Reading("banyankv.transfer.in_flight", totals.in_flight)
     yield Reading("banyankv.node.count", tree.count(Count()))
-    for at, tier_actor in tiers.items():
-        for pool in tier_actor.glance():
-            where = (("component", pool.component), ("tier", at.name.lower()))
+    for at in tiers:
+        name = at.name.lower()
+        tier_actor = crew.present(name, PageTier)
+        for pool in () if tier_actor is None else tier_actor.glance():
+            where = (("component", pool.component), ("tier", name))
             used = pool.capacity - pool.free - pool.quarantined
             for state, pages in (
                 ("free", pool.free),

@@ -14,11 +14,11 @@ from opentelemetry.trace import (
 )
 
 from ..actors.observer import Fact, Hop
-from .logs import get_logger, log_request, logs_requests
+from .logs import get_logger, log_request, logs_requests, warn_of
 from .metrics import metrics_of
 from .readings import ReadStats
 from .request import Outcome, RequestTrace, begin_request
-from .spans import SpanObserver
+from .spans import PREFIX, SpanObserver, span_attributes, span_name
 
 _LOOK = 0.01
 """Seconds from one look for the host's tracer provider to the next: a look costs 2 µs."""
@@ -94,8 +94,10 @@ class Telemetry:
             log_request(outcome, request.trace)
 
     def fact(self, fact: Fact) -> None:
-        """Take one fact: a span where it carries a trace, nothing otherwise."""
+        """Take one fact: a span where it carries a trace; a notable one also has a line in the log."""
         self._spans.fact(fact)
+        if fact.notable:
+            warn_of(span_name(fact).removeprefix(PREFIX), span_attributes(fact), fact.error)
 
     def hop(self, hop: Hop) -> None:
         """Take no hop: `hops` says that none is wanted."""

@@ -83,6 +83,11 @@ def log_request(outcome: Outcome, trace: Trace | None) -> None:
     _logger.info("request", **event)
 
 
+def warn_of(event: str, attributes: Mapping[str, Any], error: str) -> None:
+    """Write a warning of something rare, with what there is to say of it."""
+    _logger.warning(event, **attributes, error=error)
+
+
 def warn_store_takes_nothing(saves: int, reason: str) -> None:
     """Write a warning: the store took nothing of that many saves in a row, the last for this reason."""
     _logger.warning("store takes nothing", saves=saves, reason=reason)

@@ -55,6 +55,8 @@ CATALOGUE: Mapping[str, Metric] = {
         ),
         _counter("promoted", "{page}", "Pages copied up to a tier", "component", "tier"),
         _counter("transfer.io", "By", "Bytes moved between tiers", "src", "dst"),
+        _counter("recoveries", "{recovery}", "Crashes that a cache went through", "actor"),
+        _counter("forgotten", "{token}", "Tokens that were forgotten at crashes", "tier"),
         _level("pool.usage", "{page}", "Pages of a pool by state", "component", "tier", "state"),
         _level("node.count", "{node}", "Nodes of the tree"),
         _level("lease.count", "{lease}", "Live leases"),

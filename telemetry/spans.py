@@ -102,10 +102,12 @@ class SpanObserver:
         self._tracer = tracer
 
     def fact(self, fact: Fact) -> None:
-        """Take one fact; one that carries no trace has no span."""
-        if fact.trace is None:
+        """Take one fact; one that carries no trace has no span, or one of its own where it is notable."""
+        parent = Context()
+        if fact.trace is not None:
+            parent = set_span_in_context(NonRecordingSpan(_span_context(fact.trace)), parent)
+        elif not fact.notable:
             return
-        parent = set_span_in_context(NonRecordingSpan(_span_context(fact.trace)), Context())
         span = self._tracer.start_span(
             span_name(fact),
             context=parent,

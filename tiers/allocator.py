@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from typing import Protocol
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..spec import PageList
 from .owners import Owners
@@ -97,6 +99,13 @@ class FixedPool:
     def put(self, pages: PageList) -> None:
         """See `PagePool`: O(pages)."""
         self._free.frombytes(pages)
+
+    def give(self, pages: PageList) -> None:
+        """Give these pages to owners, and no others; the pool must have given none out. O(capacity)."""
+        free = np.ones(self.capacity, dtype=bool)
+        free[np.frombuffer(pages, dtype="<u4")] = False
+        self._free = array("i", np.flatnonzero(free).astype("<i4").tobytes())
+        self.owners.add(pages)
 
     def free_pages(self) -> PageList:
         """See `PagePool`."""

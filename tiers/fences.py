@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Fences(Protocol):
-    """Record points of streams and ask whether the device is past them."""
+    """Record points of streams and ask whether the device is past them; `last` is the latest one."""
+
+    last: int
 
     def record(self, stream: int = 0) -> int:
         """Mark the end of what is enqueued on `stream` now; 0 means the thread's current stream."""
@@ -33,6 +35,8 @@ class Fences(Protocol):
 
 class NoFences:
     """The fences of a machine without a device: work is done when the call returns."""
+
+    last = 0
 
     def record(self, stream: int = 0) -> int:
         """Return 0."""
@@ -56,7 +60,7 @@ class FenceTable:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._events: dict[int, Event] = {}
-        self._last = 0
+        self.last = 0
 
     def __len__(self) -> int:
         """Count the fences that have not been seen to pass."""
@@ -69,9 +73,9 @@ class FenceTable:
                 del self._events[fence]
         event = self.device.new_event()
         event.record(self.device.stream_at(stream))
-        self._last += 1
-        self._events[self._last] = event
-        return self._last
+        self.last += 1
+        self._events[self.last] = event
+        return self.last
 
     def passed(self, fence: int) -> bool:
         """See `Fences`."""

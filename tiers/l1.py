@@ -13,7 +13,7 @@ from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import FixedPool
 from .fences import Fences, FenceTable
 from .layout import checked_ids
-from .messages import Clone, Cloned, CopyState, Short
+from .messages import Clone, Cloned, CopyState, Restore, Short
 from .pools import DevicePools
 from .tier import PageTier
 
@@ -28,18 +28,27 @@ class L1Tier(PageTier):
     """Give out the pages of `pools`; on a device, `fences` tells when freed ones are at rest."""
 
     def __init__(self, pools: DevicePools, fences: Fences | None = None) -> None:
-        super().__init__(
-            (
-                FixedPool(name, pools.capacity[name], layout.page_bytes)
-                for name, layout in pools.layouts.items()
-            ),
-            fences,
-        )
+        self._fixed = {
+            name: FixedPool(name, pools.capacity[name], layout.page_bytes)
+            for name, layout in pools.layouts.items()
+        }
+        super().__init__(self._fixed.values(), fences)
         states = (
             _DeviceStates(pools, fences) if isinstance(fences, FenceTable) else _HostStates(pools)
         )
         self._copy: _Copy = states.copy
         self._clone: _Copy = states.clone
+
+    @handles(Restore)
+    def restore(self, msg: Restore) -> None:
+        """Begin with owners that had their pages before; what nobody has may still be in use."""
+        for component, pages in msg.items:
+            pool = self._fixed[component]
+            pool.give(pages)
+            rest = b"" if self._fences.passed(msg.fence) else pool.take(pool.available())
+            if rest:
+                pool.owners.remove(rest)
+                self._cool(pool, rest, msg.fence)
 
     @handles(CopyState)
     def copy_state(self, msg: CopyState) -> int:

@@ -48,6 +48,16 @@ class Free(Message[None], frozen=True):
     fence: int = 0
 
 
+class Restore(Message[None], frozen=True):
+    """Give pages of a tier that has given none out to owners that had them before: (component, pages).
+
+    All others are free when the device has passed `fence`.
+    """
+
+    items: tuple[tuple[str, PageList], ...]
+    fence: int = 0
+
+
 class Over(Message[tuple[tuple[str, int], ...]], frozen=True):
     """Operation `op` no longer touches any page: free what its quarantine holds on this tier.
 

@@ -51,4 +51,4 @@ class Alarm:
             idle = idle + 1 if ref.idle else 0
             if idle == _IDLE:
                 break
-        ref.tell(m.RoomTimeout())
+        await ref.ask(m.RoomTimeout())

@@ -1,7 +1,8 @@
 """HybridCacheController: carries out what the cache actor decided to move between tiers.
 
 Its operations only start child tasks. Copies, hashing and store calls run there and come back to the
-cache as messages on its control lane, exactly one for each operation, whatever happens.
+cache as messages, exactly one for each operation: who cannot be told is not waited for in vain, since
+an error of a child task is a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _Answer = TypeVar("_Answer")
 
 
 class HybridCacheController(Coordinator):
-    """Run transfers for one cache. `connect` tells it whom to report to, before the first message."""
+    """Run transfers for one cache, the actor `/cache`, and report to it."""
 
     def __init__(
         self,
@@ -37,16 +38,9 @@ class HybridCacheController(Coordinator):
         self._engine = engine
         self._store = store
         self._endpoints = endpoints
-        self._cache: Ref[Any] | None = None
 
-    def connect(self, cache: Ref[Any]) -> None:
-        """Report to this cache."""
-        self._cache = cache
-
-    def _report(self, msg: Message[None]) -> None:
-        if self._cache is None:
-            raise IntegrityError("the controller was started without a cache to report to")
-        self._cache.tell(msg, control=True)
+    async def _report(self, msg: Message[None]) -> None:
+        await self.system.find("/cache").ask(msg)
 
     # -- copies between L1 and L2 ---------------------------------------------------------------------
 
@@ -61,9 +55,9 @@ class HybridCacheController(Coordinator):
         try:
             await self._engine.run(msg.moves, msg.source, msg.target, fence=msg.fence)
         except BanyanError as error:
-            self._report(m.Copied(msg.op, ok=False, error=str(error)))
+            await self._report(m.Copied(msg.op, ok=False, error=str(error)))
         else:
-            self._report(m.Copied(msg.op, ok=True))
+            await self._report(m.Copied(msg.op, ok=True))
 
     # -- the store ------------------------------------------------------------------------------------
 
@@ -93,7 +87,7 @@ class HybridCacheController(Coordinator):
             for name, index, start, end in self._endpoints.objects(endpoint, msg.full)
         )
         full = self._endpoints.full_reach(held, msg.full)
-        self._report(m.Found(msg.op, endpoint, full, items, failed))
+        await self._report(m.Found(msg.op, endpoint, full, items, failed))
 
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
         return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)
@@ -110,7 +104,7 @@ class HybridCacheController(Coordinator):
 
     async def _fetch(self, msg: m.Fetch) -> None:
         answer = await self._ask_store(s.Fetch(msg.items))
-        self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
+        await self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
 
     @handles(m.Save)
     async def save(self, msg: m.Save) -> None:
@@ -137,7 +131,7 @@ class HybridCacheController(Coordinator):
                 else:
                     lost = reason
         at = msg.base + len(chains) * chunk
-        self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored, lost))
+        await self._report(m.Saved(msg.op, at, chains[-1] if chains else b"", stored, lost))
 
     async def _missing(self, items: list[s.StoreItem]) -> list[s.StoreItem] | MissReason:
         """Return the items that the store does not hold yet, or why it cannot say."""

@@ -33,4 +33,4 @@ class Cooling:
     async def _wait(self, fence: int) -> None:
         # A device that hangs must not keep the cache from closing.
         await trio.to_thread.run_sync(self._fences.wait, fence, abandon_on_cancel=True)
-        self._actor.ref.tell(m.Cooled(fence), control=True)
+        await self._actor.ref.ask(m.Cooled(fence))

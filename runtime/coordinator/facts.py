@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...actors import Fact
 
 
@@ -37,6 +39,17 @@ class EvictDone(Fact, frozen=True, kw_only=True, tag=True):
     tier: str
     pages: int
     nodes: int
+
+
+class RecoveryDone(Fact, frozen=True, kw_only=True, tag=True):
+    """A cache was made anew after the crash of `actor`: what it put back, and the tokens it forgot."""
+
+    notable: ClassVar[bool] = True
+
+    actor: str
+    leases: int
+    l1_tokens: int
+    l2_tokens: int
 
 
 class PublishDone(Fact, frozen=True, kw_only=True, tag=True):

@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 from ...actors import Actor, Fact, Trace
+from ...errors import ActorCrashed
 from ...spec import TOKEN_BYTES
 from ..messages import Acquire, Acquired
-from .facts import AcquireDone
+from .facts import AcquireDone, RecoveryDone
 
 
 class Reporter:
@@ -35,6 +36,24 @@ class Reporter:
         of = trace or self._actor.trace
         if observer is not None and of is not None:
             observer.fact(kind(started=started, ended=time.time_ns(), trace=of, **fields))
+
+    def recovered(
+        self, crash: ActorCrashed, leases: int, forgotten: tuple[int, int], started: int
+    ) -> None:
+        """Report that the cache has been made anew, whether any request is sampled or not."""
+        observer = self._actor.system.observer
+        if observer is not None:
+            observer.fact(
+                RecoveryDone(
+                    started=started,
+                    ended=time.time_ns(),
+                    error=str(crash),
+                    actor=crash.path,
+                    leases=leases,
+                    l1_tokens=forgotten[0],
+                    l2_tokens=forgotten[1],
+                )
+            )
 
     def acquired(self, msg: Acquire, acquired: Acquired, trace: Trace, started: int) -> None:
         """Report that an acquire was answered."""

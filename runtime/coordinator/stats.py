@@ -16,6 +16,7 @@ from .cache_actors import CacheActors
 from .capacity import Capacity
 from .prefetching import Prefetching
 from .promoting import Promoting
+from .recovery import Recoveries
 from .transfers import DIRECTIONS, Transfers
 
 
@@ -33,7 +34,8 @@ class CacheStats(msgspec.Struct, frozen=True):
     """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say.
 
     `waiting` requests wait for room, `in_flight` copies and store calls are under way, `due` nodes are to
-    be backed up or saved. `store` is what the tier in front of the store did, None without one.
+    be backed up or saved. `recoveries` counts crashes that the cache went through, by the path of the
+    actor, `forgotten_tokens` by tier what it forgot at them. `store` is what the tier in front of the store did, None without one.
     """
 
     requests: int
@@ -48,6 +50,8 @@ class CacheStats(msgspec.Struct, frozen=True):
     waiting: int
     in_flight: int
     due: int
+    recoveries: dict[str, int]
+    forgotten_tokens: dict[str, int]
     pools: dict[str, tuple[t.PoolUsage, ...]]
     store: s.StoreTierStatistics | None
 
@@ -60,6 +64,8 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     hits: tuple[int, ...]
     components: tuple[ComponentStats, ...]
     moved: tuple[tuple[str, int], ...]
+    recoveries: tuple[tuple[str, int], ...]
+    forgotten: tuple[tuple[str, int], ...]
     leases: int
     waiting: int
     in_flight: int
@@ -94,6 +100,7 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
     promoting: Promoting
     prefetching: Prefetching
     leases: Sized
+    recoveries: Recoveries
     waiting: Sized
 
     def totals(self) -> Totals:
@@ -114,6 +121,8 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
                 for part in self.actors.components
             ),
             moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
+            recoveries=tuple(self.recoveries.crashes.items()),
+            forgotten=tuple(self.recoveries.forgotten.items()),
             leases=len(self.leases),
             waiting=len(self.waiting),
             in_flight=len(self.transfers.running),
@@ -138,6 +147,8 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             waiting=totals.waiting,
             in_flight=totals.in_flight,
             due=len(self.capacity.due),
+            recoveries=dict(self.recoveries.crashes),
+            forgotten_tokens=dict(self.recoveries.forgotten),
             pools=pools,
             store=None if actors.store is None else await actors.store.ask(s.ReadStoreTier()),
         )

@@ -34,6 +34,7 @@ from .planning import Planner, Verdict
 from .prefetching import Prefetch, Prefetching
 from .promoting import Promoting
 from .publishing import Publishing
+from .recovery import Recoveries, Recovery
 from .reporting import Reporter
 from .saving import Save, Saving
 from .splitting import Splitter
@@ -49,17 +50,20 @@ class UnifiedRadixCache(Coordinator):
     """Coordinate tree, components and tiers for the engines that hold leases.
 
     It refuses before it changes anything. Any other error out of an operation, such as a refusal of
-    an actor below in the middle of it, may have left it half done: that is a crash, and closes the
-    cache.
+    an actor below in the middle of it, may have left it half done: that is a crash, after which all
+    actors are started anew, and the live leases put back.
     """
 
     refusals = (ConfigError, StaleLease, NoCapacity)
+    hands_over = True
 
     def __init__(
         self,
         actors: CacheActors,
         page_bytes: tuple[int, ...],
         leases: LiveLeases,
+        counters: Counters,
+        recoveries: Recoveries,
         *,
         endpoints: Endpoints,
         fences: Fences,
@@ -87,11 +91,12 @@ class UnifiedRadixCache(Coordinator):
             alarm=self._alarm,
             timeout=store_timeout,
         )
-        counters = Counters()
         self._leases = leases
         self._book = LeaseBook(leases, self._capacity)
         self._queue = CapacityQueue(self._alarm, self._request_epilogue)
+        self._fences = fences
         self._cooling = Cooling(self, fences)
+        self._recovery = Recovery(actors, self._splitter, leases, recoveries)
         self._claiming = Claiming(actors, self._capacity, self._planner, self._splitter, self._book)
         self._acquiring = Acquiring(
             actors=actors,
@@ -122,6 +127,7 @@ class UnifiedRadixCache(Coordinator):
             promoting=self._acquiring.promoting,
             prefetching=self._prefetching,
             leases=self._leases,
+            recoveries=recoveries,
             waiting=self._queue.waiting,
         )
         self._flights: dict[ReplyToken, AcquireFlight | ExtendFlight] = {}
@@ -136,6 +142,17 @@ class UnifiedRadixCache(Coordinator):
             f"<UnifiedRadixCache [{len(self._leases)} leases, {len(self._flights)} waiting, "
             f"{len(self._transfers.running)} in flight]>"
         )
+
+    async def prepare(self) -> None:
+        """Put the live leases back after a crash."""
+        crash, self.system.crash = self.system.crash, None
+        if crash is not None:
+            started = self._report.now()
+            self._capacity.note_fence(self._fences.last)
+            forgotten = await self._recovery.recover(crash.path, self._fences.last)
+            self._report.recovered(crash, len(self._leases), forgotten, started)
+            if self._leases.unclaimed:
+                self._clean_up_soon()
 
     # -- after each operation --------------------------------------------------------------------------
 
@@ -155,7 +172,7 @@ class UnifiedRadixCache(Coordinator):
             self._cooling.wait(self._capacity.fence)
         if not self._woken and (self._backups.startable() or self._saving.startable()):
             self._woken = True
-            self.ref.tell(m.Background())
+            self.later(m.Background())
         if self._settling and self._transfers.quiet():
             for token in self._settling:
                 token.reply(None)
@@ -260,7 +277,7 @@ class UnifiedRadixCache(Coordinator):
         # One message for all of them: thousands may be cancelled at once, and mailboxes are bounded.
         if not self._cleaning_up:
             self._cleaning_up = True
-            self.ref.tell(AskersLeft(), control=True)
+            self.later(AskersLeft())
 
     @handles(AskersLeft)
     async def askers_left(self, msg: AskersLeft) -> None:

@@ -234,7 +234,7 @@ class StoreTier(Leaf):
             outcomes += [reason] * (call.keys - len(outcomes))
         elif reason is not None:
             outcomes = [reason]
-        self.ref.tell(
+        await self.ref.ask(
             CallOver(
                 call=number,
                 outcomes=tuple(outcomes),
