@@ -161,13 +161,6 @@ class Actor:
         """
         self.ref.start_child(fn, args)
 
-    def later(self, msg: Message[Any]) -> None:
-        """Have a message handled by this actor, after the one in hand.
-
-        A child task asks it, so that one that is lost is an error and nobody waits for it in vain.
-        """
-        self.ref.start_child(self.ref.ask, (msg,))
-
     def monitor(self, ref: Ref[Any]) -> None:
         """Have `on_down` called, as a step of this actor, whenever the other stops or crashes."""
         self.ref.monitor(ref)

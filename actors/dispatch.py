@@ -110,8 +110,11 @@ def settled(cell: Cell, answer: Any) -> Any:
     raise WouldWait(f"{cell.path} cannot answer {type(answer.msg).__name__} now: {why}")
 
 
-def post(cell: Cell, msg: Any, *, control: bool, trace: Trace | None) -> None:
-    """Tell: queue a message that nobody waits for. It inherits the trace, never the deadline."""
+def post(cell: Cell, msg: Any, *, control: bool, trace: Trace | None, needed: bool = False) -> None:
+    """Tell: queue a message that nobody waits for. It inherits the trace, never the deadline.
+
+    Raises InjectedFault where a fault plan loses one that is `needed`.
+    """
     system = cell.system
     if trace is None:
         trace = system.trace
@@ -121,7 +124,7 @@ def post(cell: Cell, msg: Any, *, control: bool, trace: Trace | None) -> None:
     reply = ReplyToken(cell, msg, trace, math.inf, asked=False)
     envelope = Envelope(msg, reply, trace=trace, deadline=math.inf, control=control)
     if cell.gate & WATCHED:
-        system.watch.post(cell, envelope)
+        system.watch.post(cell, envelope, needed=needed)
     else:
         cell.enqueue(envelope, may_wait=False)
 

@@ -128,14 +128,22 @@ class Ref(Cell, Generic[A_co]):
         return answer
 
     @trio.lowlevel.enable_ki_protection
-    def tell(self, msg: Message[Any], *, control: bool = False, trace: Trace | None = None) -> None:
+    def tell(
+        self,
+        msg: Message[Any],
+        *,
+        control: bool = False,
+        needed: bool = False,
+        trace: Trace | None = None,
+    ) -> None:
         """Queue a message that nobody waits for; never waits, never runs it in the caller's stack.
 
-        `control` messages are handled before others. The message inherits the trace of the message
+        `control` messages are handled before others. Of what is `needed` somebody waits for what it
+        tells: that a fault plan loses it is an InjectedFault. The message inherits the trace of the message
         being handled, never its deadline. Raises MailboxFull where the mailbox is full,
         ActorStopped or Closed. A refusal of the handler becomes a dead letter.
         """
-        dispatch.post(self, msg, control=control, trace=trace)
+        dispatch.post(self, msg, control=control, trace=trace, needed=needed)
 
 
 dispatch.HANDLING[Ref.call.__code__] = "self"

@@ -99,7 +99,7 @@ class Watch:
             raise
         return self._follow(seq, cell, answer)
 
-    def post(self, cell: Cell, envelope: Envelope) -> None:
+    def post(self, cell: Cell, envelope: Envelope, *, needed: bool) -> None:
         """Tell, as `dispatch.post` does."""
         msg = envelope.msg
         sender = self.sender()
@@ -111,6 +111,9 @@ class Watch:
         if action is not None and action.what is FaultKind.DROP:
             letters = self._system.dead_letters
             letters.add(Reason.INJECTED_DROP, cell.path, msg, envelope.trace)
+            if needed:
+                name = type(msg).__name__
+                raise InjectedFault(f"the fault plan drops {name} to {cell.path}: it is waited for")
             return
         self._mark(envelope, sender, seq, action)
         cell.enqueue(envelope, may_wait=False)

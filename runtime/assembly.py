@@ -221,7 +221,7 @@ async def _to_its_end(close: Callable[[], Awaitable[None]]) -> None:
 def _component(
     crew: Crew, rule: TreeComponent, policy: str | Policy, recoveries: Recoveries
 ) -> ComponentActor[Any]:
-    before = crew.present(rule.name, ComponentActor)
+    before: ComponentActor[Any] | None = crew.present(rule.name)
     if rule.base and before is not None:
         recoveries.held = before.cached
     return make_actor(rule, policy)

@@ -15,11 +15,9 @@ What all of them lose at a crash, and what not, is told in `coordinator/recovery
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..actors import Actor, ActorSystem, ChildSpec, Ref, SupervisorSpec
-
-_Kind = TypeVar("_Kind", bound=Actor)
 
 _MAILBOX = 1 << 20
 """As many as requests and operations can be outstanding: a notice that one is over must find room."""
@@ -44,13 +42,16 @@ class Crew:
         return self._system.find(f"/{above}/{name}")
 
     def _keeping(self, name: str, make: Callable[[], Actor]) -> Callable[[], Actor]:
+        first = [
+            make()
+        ]  # before anything is started, so that bad arguments are refused as they are
+
         def factory() -> Actor:
-            actor = self._present[name] = make()
+            actor = self._present[name] = first.pop() if first else make()
             return actor
 
         return factory
 
-    def present(self, name: str, kind: type[_Kind]) -> _Kind | None:
+    def present(self, name: str) -> Any:
         """Return the actor at a name; None where there was none so far."""
-        actor = self._present.get(name)
-        return actor if isinstance(actor, kind) else None
+        return self._present.get(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from ..actors import InjectedFault
 from ..errors import (
     ActorCrashed,
     ActorStopped,
@@ -24,6 +25,12 @@ from .tokens import Tokens, pack
 if TYPE_CHECKING:
     from .coordinator.leases import Share
     from .port import Port
+
+
+_LOST = (ActorCrashed, InjectedFault)
+"""What a release is asked again after: it may not have been heard."""
+
+_TRIES = 10
 
 
 class Lease:
@@ -223,25 +230,33 @@ class Lease:
     async def release(self, *, stream: int | None = None) -> None:
         """Give back everything; idempotent, and not cancelled half-way.
 
-        Never raises for what happened to the cache: one that has closed, or crashed, holds nothing
-        that could be given back, and says so itself where its block is left.
+        Never raises for what happens to the cache: one that has closed holds nothing that could be
+        given back, and says so itself where its block is left; one that crashes is asked again.
         """
         if self._live:
             port, trace = self._port, self._request.trace
-            if not port.ref.stopped:
-                port.require_host()
             release = m.Release(self._id, port.fences.record(stream_handle(stream)))
             self._live = False
             try:
                 try:
                     port.ref.call(release, trace)
-                except WouldWait:
-                    # A release that had begun is asked again: that finds nothing left to do.
-                    await port.ask_shielded(release, trace)
-            except (Closed, ActorStopped, ActorCrashed):
+                except (WouldWait, *_LOST):
+                    await self._release_again(release)
+            except (Closed, ActorStopped):
                 pass
             finally:
                 self._request.released(self.hit, self.extent, self.published)
+
+    async def _release_again(self, release: m.Release) -> None:
+        """Ask until it is done: of a release that had begun nothing is left to do."""
+        port = self._port
+        for _ in range(_TRIES):
+            try:
+                await port.ask_shielded(release, self._request.trace)
+            except _LOST:
+                continue
+            return
+        self._record.claimed = False  # a recovery, or the audit, finds it
 
     def _require_live(self) -> None:
         if not self._live:

@@ -19,9 +19,8 @@ from .crew import Crew
 
 def read(crew: Crew, tiers: tuple[Tier, ...]) -> Iterator[Reading]:
     """Read every metric of one cache; of actors that are just being made anew, as they were before."""
-    cache, tree = crew.present("cache", UnifiedRadixCache), crew.present("tree", UnifiedTreeCore)
-    if cache is None or tree is None:
-        return
+    cache: UnifiedRadixCache = crew.present("cache")
+    tree: UnifiedTreeCore = crew.present("tree")
     totals = cache.statistics.totals()
     yield Reading("banyankv.requests", totals.requests)
     yield Reading("banyankv.match.requested", totals.tokens)
@@ -46,8 +45,8 @@ def read(crew: Crew, tiers: tuple[Tier, ...]) -> Iterator[Reading]:
     yield Reading("banyankv.node.count", tree.count(Count()))
     for at in tiers:
         name = at.name.lower()
-        tier_actor = crew.present(name, PageTier)
-        for pool in () if tier_actor is None else tier_actor.glance():
+        tier_actor: PageTier = crew.present(name)
+        for pool in tier_actor.glance():
             where = (("component", pool.component), ("tier", name))
             used = pool.capacity - pool.free - pool.quarantined
             for state, pages in (

@@ -8,21 +8,19 @@ an error of a child task is a crash.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import trio
 
 from ...actors import Coordinator, Message, Ref, handles
-from ...errors import BanyanError, IntegrityError
+from ...errors import ActorCrashed, BanyanError, IntegrityError
 from ...tiers.copy import CopyEngine
 from ...tiers.store import messages as s
 from ...tiers.store.keys import chain, encoded_seed
 from ...tiers.store.protocol import MissReason
 from .. import messages as m
 from .endpoints import Endpoints, Spans
-
-_Answer = TypeVar("_Answer")
 
 
 class HybridCacheController(Coordinator):
@@ -72,10 +70,9 @@ class HybridCacheController(Coordinator):
         held: dict[str, Spans] = {}
         failed: MissReason | None = None
         if any(wanted.values()):
-            probe = s.Probe(
-                tuple((rule.name, b"".join(chains[i] for i in at)) for rule, at in wanted.items()),
+            probed = await self._probe(
+                tuple((rule.name, b"".join(chains[i] for i in at)) for rule, at in wanted.items())
             )
-            probed = await self._ask_store(probe)
             failed = probed.reason
             for rule, flags in zip(wanted, probed.present, strict=True):
                 there = (i for i, flag in zip(wanted[rule], flags, strict=True) if flag)
@@ -92,10 +89,24 @@ class HybridCacheController(Coordinator):
     async def _hash(self, previous: bytes, tokens: bytes) -> list[bytes]:
         return await trio.to_thread.run_sync(chain, previous, tokens, self._endpoints.chunk)
 
-    async def _ask_store(self, msg: Message[_Answer]) -> _Answer:
+    async def _probe(self, wanted: tuple[tuple[str, bytes], ...]) -> s.Probed:
+        """Ask which objects are there; where L3's actor crashes over it, none is."""
+        try:
+            return await self._l3().ask(s.Probe(wanted))
+        except ActorCrashed:
+            return s.Probed((b"",) * len(wanted), MissReason.STORE_FAILED)
+
+    async def _do(self, msg: s.Fetch | s.Save) -> s.Outcomes:
+        """Have objects read or written; where L3's actor crashes over it, none was."""
+        try:
+            return await self._l3().ask(msg)
+        except ActorCrashed:
+            return s.Outcomes((MissReason.STORE_FAILED,) * len(msg.items))
+
+    def _l3(self) -> Ref[Any]:
         if self._store is None:
             raise IntegrityError("there is no store to ask")
-        return await self._store.ask(msg)
+        return self._store
 
     @handles(m.Fetch)
     async def fetch(self, msg: m.Fetch) -> None:
@@ -103,7 +114,7 @@ class HybridCacheController(Coordinator):
         self.start(self._fetch, msg)
 
     async def _fetch(self, msg: m.Fetch) -> None:
-        answer = await self._ask_store(s.Fetch(msg.items))
+        answer = await self._do(s.Fetch(msg.items))
         await self._report(m.Fetched(msg.op, tuple(reason is None for reason in answer.outcomes)))
 
     @handles(m.Save)
@@ -124,7 +135,7 @@ class HybridCacheController(Coordinator):
         found = await self._missing(items)
         lost, missing = (found, []) if isinstance(found, MissReason) else (None, found)
         if missing:
-            answer = await self._ask_store(s.Save(tuple(missing)))
+            answer = await self._do(s.Save(tuple(missing)))
             for item, reason in zip(missing, answer.outcomes, strict=True):
                 if reason is None:
                     stored += self._endpoints.bytes(item)
@@ -138,8 +149,9 @@ class HybridCacheController(Coordinator):
         by_component: dict[str, list[s.StoreItem]] = {}
         for item in items:
             by_component.setdefault(item.component, []).append(item)
-        probe = s.Probe(tuple((name, _packed(group)) for name, group in by_component.items()))
-        probed = await self._ask_store(probe)
+        probed = await self._probe(
+            tuple((name, _packed(group)) for name, group in by_component.items())
+        )
         if probed.reason is not None:
             return probed.reason
         return [

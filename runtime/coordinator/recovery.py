@@ -13,6 +13,7 @@ at its end. So prefixes that no live lease holds are forgotten, and all of L2; L
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -37,8 +38,8 @@ class Recoveries(msgspec.Struct, eq=False):
     `held` is what FULL had on L1 and L2, in pages, when the last life of it ended.
     """
 
-    crashes: dict[str, int] = {}
-    forgotten: dict[str, int] = {"l1": 0, "l2": 0}
+    crashes: Counter[str] = msgspec.field(default_factory=Counter[str])
+    forgotten: Counter[str] = msgspec.field(default_factory=Counter[str])
     held: tuple[int, int] = (0, 0)
 
 
@@ -69,7 +70,7 @@ class Recovery:
         l1, l2 = self._recoveries.held
         page = self._actors.page
         forgotten = (max(0, l1 - kept) * page, l2 * page)
-        self._recoveries.crashes[crashed] = self._recoveries.crashes.get(crashed, 0) + 1
+        self._recoveries.crashes[crashed] += 1
         for tier, tokens in zip(("l1", "l2"), forgotten, strict=True):
             self._recoveries.forgotten[tier] += tokens
         return forgotten

@@ -172,7 +172,7 @@ class UnifiedRadixCache(Coordinator):
             self._cooling.wait(self._capacity.fence)
         if not self._woken and (self._backups.startable() or self._saving.startable()):
             self._woken = True
-            self.later(m.Background())
+            self.ref.tell(m.Background(), needed=True)
         if self._settling and self._transfers.quiet():
             for token in self._settling:
                 token.reply(None)
@@ -277,7 +277,7 @@ class UnifiedRadixCache(Coordinator):
         # One message for all of them: thousands may be cancelled at once, and mailboxes are bounded.
         if not self._cleaning_up:
             self._cleaning_up = True
-            self.later(AskersLeft())
+            self.ref.tell(AskersLeft(), control=True, needed=True)
 
     @handles(AskersLeft)
     async def askers_left(self, msg: AskersLeft) -> None:

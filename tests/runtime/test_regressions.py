@@ -156,17 +156,23 @@ async def test_a_payload_comes_back_to_the_eviction_index_under_the_same_key(dis
         await cache.check()
 
 
-async def test_a_crash_closes_the_cache_and_leaving_says_so(dispatch):
-    plan = FaultPlan(faults=(Fault(receiver="/tree", message="Insert", what=FaultKind.CRASH),))
+async def test_crashes_beyond_patience_close_the_cache_and_leaving_says_so(
+    dispatch, autojump_clock
+):
+    plan = FaultPlan(
+        faults=(Fault(receiver="/tree", message="Insert", what=FaultKind.CRASH, times=0),)
+    )
     with pytest.raises(Closed) as caught:
         async with open_cache(config(dispatch, 40), faults=plan) as cache:
             lease = await cache.acquire(range(40))
             await lease.extend(40)
-            with pytest.raises((ActorCrashed, Closed)):
-                await lease.publish()
-            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(6):
+                with pytest.raises(ActorCrashed, match="/tree"):
+                    await lease.publish()
+                await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(Closed):
                 await cache.acquire(range(40))
+            await lease.release()
     assert caught.value.cause is not None
 
 

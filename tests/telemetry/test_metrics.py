@@ -113,7 +113,15 @@ def test_names_follow_the_conventions():
         assert name.startswith("banyankv.")
         assert not name.endswith("_total")
         assert metric.unit == "By" or (metric.unit[0], metric.unit[-1]) == ("{", "}")
-        assert metric.labels <= {"component", "tier", "reason", "state", "src", "dst"}
+        assert metric.labels <= {
+            "actor",
+            "component",
+            "tier",
+            "reason",
+            "state",
+            "src",
+            "dst",
+        }
 
 
 def test_the_acquire_duration_is_recorded_once_a_request_in_seconds(sampled):
