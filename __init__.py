@@ -12,14 +12,17 @@ from .errors import (
     ConfigError,
     DeadlineExceeded,
     IntegrityError,
+    LeaseInUse,
     MailboxFull,
     NoCapacity,
     Reentry,
     StaleLease,
+    TicketCancelled,
     TierUnavailable,
     WouldWait,
     WrongHost,
 )
+from .hosts import threads
 from .runtime.cache import Cache, open_cache
 from .runtime.config import CacheConfig, StoreConfig
 from .runtime.coordinator.planning import Verdict
@@ -43,6 +46,7 @@ __all__ = [
     "HitTokens",
     "IntegrityError",
     "Lease",
+    "LeaseInUse",
     "MailboxFull",
     "ModelSpec",
     "Namespace",
@@ -56,6 +60,7 @@ __all__ = [
     "StoreNotKept",
     "StoreSetAside",
     "Telemetry",
+    "TicketCancelled",
     "Tier",
     "TierUnavailable",
     "Verdict",

@@ -87,6 +87,23 @@ class WrongHost(BanyanError):
     """
 
 
+class LeaseInUse(BanyanError):
+    """A call of this lease is under way, and a lease takes one at a time; nothing has changed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a call of this lease is under way, perhaps in another thread: wait until its ticket is "
+            "ready, or cancel it; release() gives it up"
+        )
+
+
+class TicketCancelled(BanyanError):
+    """The ticket was cancelled, and what its call had taken was given back."""
+
+    def __init__(self) -> None:
+        super().__init__("this ticket was cancelled; submit the call again if it is still wanted")
+
+
 # -- what the actor kernel answers ------------------------------------------------------------------
 
 

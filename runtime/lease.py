@@ -45,7 +45,8 @@ class Lease:
     def __init__(self, port: Port, acquired: m.Acquired, count: int, request: RequestTimer) -> None:
         self._port = port
         self._request = request
-        self._id = acquired.lease
+        self.id = acquired.lease
+        """The number by which the cache knows it."""
         self._record = record = port.leases[acquired.lease]
         record.claimed = True
         self._live = True
@@ -72,7 +73,7 @@ class Lease:
 
     def __repr__(self) -> str:
         state = f"{self.length} reused, {self.published} published, {self.extent} in all"
-        return f"<Lease {self._id} [{state if self._live else 'released'}]>"
+        return f"<Lease {self.id} [{state if self._live else 'released'}]>"
 
     def __del__(self) -> None:
         if self._live and not (self._port.closed or self._port.ref.stopped):
@@ -141,7 +142,7 @@ class Lease:
         await port.yield_if_due()
         try:
             await port.answer(
-                m.Extend(self._id, count, patience, port.fences.record(stream_handle(stream))),
+                m.Extend(self.id, count, patience, port.fences.record(stream_handle(stream))),
                 trace=self._request.trace,
             )
         except BaseException as error:
@@ -174,7 +175,7 @@ class Lease:
         self._require_live()
         slot = await self._port.ask(
             m.Snapshot(
-                self._id,
+                self.id,
                 require_text("component", component),
                 require_int("at", at),
                 stream_handle(stream),
@@ -194,7 +195,7 @@ class Lease:
         self._require_live()
         count = require_int("trim: the number of tokens", count, 0)
         extent = await self._port.ask(
-            m.Trim(self._id, count, self._port.fences.record(stream_handle(stream))),
+            m.Trim(self.id, count, self._port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
         self._forget_ids(max(self._prompt, extent))
@@ -219,7 +220,7 @@ class Lease:
         appended = bytes(self._appended)
         port, at = self._port, self.known - len(appended) // TOKEN_BYTES
         published = await port.ask(
-            m.Publish(self._id, target, appended, at, port.fences.record(stream_handle(stream))),
+            m.Publish(self.id, target, appended, at, port.fences.record(stream_handle(stream))),
             trace=self._request.trace,
         )
         if appended:
@@ -235,7 +236,7 @@ class Lease:
         """
         if self._live:
             port, trace = self._port, self._request.trace
-            release = m.Release(self._id, port.fences.record(stream_handle(stream)))
+            release = m.Release(self.id, port.fences.record(stream_handle(stream)))
             self._live = False
             try:
                 try:
@@ -260,4 +261,4 @@ class Lease:
 
     def _require_live(self) -> None:
         if not self._live:
-            raise StaleLease(self._id)
+            raise StaleLease(self.id)

@@ -56,6 +56,10 @@ class SimulatedDevice:
             )
         return stream
 
+    def current(self) -> int:
+        """Return the handle of the thread's current stream."""
+        return self.stream_at(0).handle
+
     @contextmanager
     def using(self, stream: SimulatedStream) -> Generator[None, None, None]:
         """Make a stream this thread's current one for a block; a task that awaits in it spoils it."""

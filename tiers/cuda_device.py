@@ -27,6 +27,10 @@ class CudaDevice:
             return torch.cuda.ExternalStream(handle, device=self._device)
         return torch.cuda.current_stream(self._device)
 
+    def current(self) -> int:
+        """See `Device`."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
     def using(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
         """See `Device`."""
         return torch.cuda.stream(stream)

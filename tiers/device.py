@@ -65,6 +65,10 @@ class Device(Protocol):
         """Find the stream with this handle; 0 is the thread's current one."""
         ...
 
+    def current(self) -> int:
+        """Return the handle of the thread's current stream; 0 may stand for the default one."""
+        ...
+
     def using(self, stream: Any) -> AbstractContextManager[object]:
         """Make a stream this thread's current one for a block."""
         ...

@@ -20,6 +20,10 @@ class Fences(Protocol):
 
     last: int
 
+    def current(self) -> int:
+        """Return the handle of the stream that this thread has set, 0 for the default one; from any thread."""
+        ...
+
     def record(self, stream: int = 0) -> int:
         """Mark the end of what is enqueued on `stream` now; 0 means the thread's current stream."""
         ...
@@ -37,6 +41,10 @@ class NoFences:
     """The fences of a machine without a device: work is done when the call returns."""
 
     last = 0
+
+    def current(self) -> int:
+        """Return 0."""
+        return 0
 
     def record(self, stream: int = 0) -> int:
         """Return 0."""
@@ -65,6 +73,10 @@ class FenceTable:
     def __len__(self) -> int:
         """Count the fences that have not been seen to pass."""
         return len(self._events)
+
+    def current(self) -> int:
+        """See `Fences`."""
+        return self.device.current()
 
     def record(self, stream: int = 0) -> int:
         """See `Fences`. Also forgets the oldest fences that have passed, so the table stays small."""
