@@ -18,9 +18,11 @@ import ctypes
 import os
 import socket
 import threading
+import time
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -29,7 +31,7 @@ import trio
 from ..errors import Closed, TicketCancelled, WrongHost
 from ..runtime.assembly import Assembled
 from ..runtime.cache import Cache
-from ..runtime.port import FORKED, Port
+from ..runtime.port import FORKED, YIELD_SECONDS, Port
 from ..spec import ModelSpec
 from ..tiers.fences import Fences, NoFences
 from .tickets import Call, Ticket
@@ -41,6 +43,40 @@ Else the cache's thread has the lock before `submit` has returned, and a step lo
 """
 
 
+class _Now:
+    """Awaited, it is over."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+_NOW = _Now()
+
+
+class _CallsPort(Port):
+    """The port of calls: they come one after the other, with a yield before them where one is due."""
+
+    __slots__ = ("begins",)
+
+    def __init__(self, model: ModelSpec, assembled: Assembled) -> None:
+        super().__init__(model, assembled)
+        self.begins = False
+        """Whether a call begins now: it is not to yield, or others that came later would overtake it."""
+
+    def yield_if_due(self) -> Awaitable[None]:
+        """See `Port`; not where a call begins."""
+        if self.begins:
+            self.begins = False
+            return _NOW
+        return super().yield_if_due()
+
+
+def _close(ends: tuple[socket.socket, socket.socket]) -> None:
+    for end in ends:
+        end.close()
+
+
 class Bridge:
     """The thread of one cache, and the way into it. Safe from any thread."""
 
@@ -50,24 +86,23 @@ class Bridge:
         self._queue: deque[Call] = deque()
         self._awake = False
         """Whether the cache's thread will look at the queue without being told."""
-        self._door, self._bell = socket.socketpair()
+        self._door, self._bell = ends = socket.socketpair()
+        # Not before: a file that takes the number of a closed one would get what `send` writes.
+        weakref.finalize(self, _close, ends).atexit = False
         self._door.setblocking(False)
         self._bell.setblocking(False)
         self._closing = False
         self._over = False
         self._error: BaseException | None = None
         self.fences: Fences = NoFences()
+        self._port: _CallsPort
+        self._yield_due = 0.0
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery
         self._opened: Ticket[Cache] = Ticket(self)
         # A daemon: who never leaves the block must still be able to end the process.
         self._thread = threading.Thread(target=self._main, name="banyankv", daemon=True)
-
-    def __del__(self) -> None:
-        # Not before: a file that takes the number of a closed one would get what `send` writes.
-        self._bell.close()
-        self._door.close()
 
     # -- opening and closing ----------------------------------------------------------------------
 
@@ -181,11 +216,12 @@ class Bridge:
                 self._scope.cancel()
             async with self._opening() as cache, trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._serve)
-                self._opened.settle(0, cache.through(self._port))
+                self._opened.settle(0, cache.through(self._make_port))
 
-    def _port(self, model: ModelSpec, assembled: Assembled) -> Port:
+    def _make_port(self, model: ModelSpec, assembled: Assembled) -> Port:
+        self._port = _CallsPort(model, assembled)
         self.fences = assembled.fences
-        return Port(model, assembled)
+        return self._port
 
     async def _serve(self) -> None:
         """Take calls in turn, until one must wait."""
@@ -193,6 +229,9 @@ class Bridge:
         with trio.CancelScope() as scope:
             while True:
                 if queue:
+                    if time.monotonic() > self._yield_due:
+                        await trio.lowlevel.checkpoint()
+                        self._yield_due = time.monotonic() + YIELD_SECONDS
                     if await self._step(queue.popleft(), scope):
                         return
                     continue
@@ -208,6 +247,7 @@ class Bridge:
         try:
             if call.ticket.cancelled:
                 raise TicketCancelled
+            self._port.begins = True
             verb = call.verb()
             trap = verb.send(None) if call.context is None else call.context.run(verb.send, None)
             waited = True
@@ -218,7 +258,8 @@ class Bridge:
         except StopIteration as done:
             call.settle(done.value)
         except trio.Cancelled:
-            call.settle(TicketCancelled() if call.ticket.cancelled else self._closed())
+            gone = TicketCancelled() if call.ticket.cancelled else self._closed()
+            call.settle(call.why or gone)
             raise
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.settle(error)

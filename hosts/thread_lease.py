@@ -230,7 +230,7 @@ class Lease:
         """Return the verb of an extend."""
         return partial(self._lease.extend, count, deadline=deadline, stream=handle)
 
-    def publishing(self, upto: int | None, deadline: None, handle: int) -> Verb:
+    def publishing(self, upto: int | None, deadline: float | None, handle: int) -> Verb:
         """Return the verb of a publish, which has no deadline."""
         return partial(self._lease.publish, upto, stream=handle)
 
@@ -241,5 +241,5 @@ class Lease:
     async def leave(self, handle: int) -> None:
         """Release, in the cache's thread, after giving up a call that is under way."""
         while (call := self.waiting) is not None:
-            await call.give_up()
+            await call.give_up(StaleLease(self._lease.id))
         await self._lease.release(stream=handle)

@@ -90,7 +90,7 @@ class Cache:
         """Lease the longest reusable prefix of a prompt, bringing it to L1 where it is lower."""
         verb = partial(
             self._cache.acquire,
-            pack(tokens),
+            _pack(tokens),
             namespace=namespace,
             session=session,
             priority=priority,
@@ -112,7 +112,7 @@ class Cache:
         """Lease what is reusable from L1 at once, without waiting; None where that cannot be told now."""
         verb = partial(
             self._cache.try_acquire,
-            pack(tokens),
+            _pack(tokens),
             namespace=namespace,
             session=session,
             priority=priority,
@@ -150,7 +150,7 @@ class Cache:
     def extend_batch(
         self,
         leases: Sequence[Lease],
-        counts: int | Sequence[int],
+        counts: Sequence[int] | int,
         *,
         deadline: float | None = None,
         stream: int | None = None,
@@ -160,9 +160,8 @@ class Cache:
 
         Each waits for room by itself, first come first served.
         """
-        handle = self.stream(stream)
-        each = [counts] * len(leases) if isinstance(counts, int) else counts
-        return self._each(Lease.extending, leases, each, deadline, handle, timeout)
+        verb = Lease.extending
+        return self._each(verb, leases, counts, deadline=deadline, stream=stream, timeout=timeout)
 
     @blocking
     def publish_batch(
@@ -174,9 +173,7 @@ class Cache:
         timeout: float | None = None,
     ) -> Ticket[list[int | BanyanError]]:
         """Publish each lease up to its `upto`, by default all that is computed and known."""
-        handle = self.stream(stream)
-        each = [None] * len(leases) if uptos is None else uptos
-        return self._each(Lease.publishing, leases, each, None, handle, timeout)
+        return self._each(Lease.publishing, leases, uptos, stream=stream, timeout=timeout)
 
     @blocking
     def release_batch(self, leases: Sequence[Lease], *, stream: int | None = None) -> Ticket[None]:
@@ -265,18 +262,28 @@ class Cache:
         self,
         verb: Callable[[Lease, Any, float | None, int], Verb],
         leases: Sequence[Lease],
-        arguments: Sequence[Any],
-        deadline: float | None,
-        handle: int,
+        given: Sequence[Any] | int | None,
+        *,
+        deadline: float | None = None,
+        stream: int | None,
         timeout: float | None,
     ) -> Ticket[list[Any]]:
-        """Send one call for each lease, with its argument; who is refused now has the error as outcome."""
-        if not (isinstance(leases, Sequence) and isinstance(arguments, Sequence)):
-            raise ConfigError("a batch takes a sequence of leases, and of what each is called with")
-        if len(leases) != len(arguments):
-            raise ConfigError(f"{len(leases)} leases, but {len(arguments)} arguments for them")
+        """Send one call for each lease, with what is given for it or for all.
+
+        Who is refused at once has the error as outcome.
+        """
+        try:
+            count = len(leases)
+            arguments = [given] * count if given is None or isinstance(given, int) else list(given)
+        except TypeError as error:
+            raise ConfigError(
+                f"a batch takes a sequence of leases, and one of what each is called with: {error}"
+            ) from error
+        if len(arguments) != count:
+            raise ConfigError(f"{count} leases, but {len(arguments)} numbers for them")
         self.bridge.require_open()
-        ticket: Ticket[list[Any]] = Ticket(self.bridge, len(leases), batch=True, timeout=timeout)
+        handle = self.stream(stream)
+        ticket: Ticket[list[Any]] = Ticket(self.bridge, count, batch=True, timeout=timeout)
         calls: list[Call] = []
         for index, (lease, argument) in enumerate(zip(leases, arguments, strict=True)):
             try:

@@ -49,7 +49,7 @@ class Held(Protocol):
 class Call:
     """One verb for the cache's thread, and where its outcome goes."""
 
-    __slots__ = ("context", "index", "of", "over", "scope", "ticket", "verb")
+    __slots__ = ("context", "index", "of", "over", "scope", "ticket", "verb", "why")
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class Call:
         """What cancels it, once it waits."""
         self.over: trio.Event | None = None
         """Set when it is over, where another call waits for that."""
+        self.why: Exception | None = None
+        """What it raises when it is cancelled, but for its ticket's cancellation and the cache's end."""
 
     def waits_in(self, scope: trio.CancelScope) -> None:
         """Note that the call must wait, and what ends that."""
@@ -79,8 +81,9 @@ class Call:
         if self.ticket.cancelled:
             scope.cancel()
 
-    async def give_up(self) -> None:
-        """Cancel the call, which waits, and wait until it is over."""
+    async def give_up(self, why: Exception) -> None:
+        """Cancel the call, which waits, and wait until it is over; it raises `why`."""
+        self.why = why
         if self.scope is not None:
             self.scope.cancel()
         if self.over is None:
@@ -192,7 +195,7 @@ class Ticket(Generic[T]):
     def _give_back(self) -> None:
         """Give back all leases that the call took. May be done twice: by who cancels, and who answers."""
         for index, outcome in enumerate(self._outcomes):
-            taken = outcome if isinstance(outcome, list) else [outcome]
+            taken = cast("list[object]", outcome) if isinstance(outcome, list) else [outcome]
             leases = [each for each in taken if isinstance(each, Held)]
             if leases:
                 self._outcomes[index] = TicketCancelled()
@@ -285,7 +288,7 @@ def blocking(begin: Callable[Concatenate[A, P], Ticket[T]]) -> Callable[Concaten
         return begin(asker, *args, **kwargs).wait_out()
 
     _BEGIN[verb] = begin
-    return verb
+    return cast("Callable[Concatenate[A, P], T]", verb)
 
 
 _BEGIN: dict[Callable[..., Any], Callable[..., Ticket[Any]]] = {}
@@ -294,11 +297,12 @@ _BEGIN: dict[Callable[..., Any], Callable[..., Ticket[Any]]] = {}
 def submit(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
     """Begin a blocking verb without waiting for it. Raises ConfigError for what is none."""
     begin = _BEGIN.get(getattr(verb, "__func__", verb))
-    if begin is None:
+    asker = getattr(verb, "__self__", None)
+    if begin is None or asker is None:
         raise ConfigError(
             f"submit takes a method of a cache or a lease, as in submit(cache.acquire, tokens), "
             f"and what it is called with; not {verb!r}"
         )
     if kwargs.get("timeout") is not None:
         raise ConfigError("a ticket has no timeout: poll it, and cancel it when it takes too long")
-    return begin(verb.__self__, *args, **kwargs)
+    return begin(asker, *args, **kwargs)

@@ -1,0 +1,1 @@
+"""Hosts beside trio: their faces, and what may go wrong around them."""
