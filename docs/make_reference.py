@@ -14,10 +14,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Generic
 
 import banyankv
 import msgspec
-from banyankv import testing
+from banyankv import testing, threads
 from banyankv.components.contract import TreeComponent
 from banyankv.components.policies import EvictionView
 from banyankv.runtime.messages import EvictReport, Peeked
@@ -41,6 +42,8 @@ _SECTIONS = {
         "NoCapacity",
         "DeadlineExceeded",
         "StaleLease",
+        "LeaseInUse",
+        "TicketCancelled",
         "TierUnavailable",
         "IntegrityError",
         "Closed",
@@ -76,8 +79,18 @@ _INTERNAL = {
     "finish",
     "hop",
     "register_metrics",
+} | {
+    "call",
+    "extending",
+    "give_back",
+    "leave",
+    "left",
+    "publishing",
+    "settle_call",
+    "stream",
+    "wait_out",
 }
-"""Methods that `Cache` has for its leases, and `Telemetry` for a cache."""
+"""Methods that `Cache` and `Lease` have for each other, and `Telemetry` for a cache."""
 
 
 _WIDTH = 96
@@ -98,15 +111,17 @@ def make_reference() -> str:
         lines += ["", _OPENING[title]] if title in _OPENING else []
         for thing in (*(getattr(banyankv, name) for name in names), *_FURTHER.get(title, ())):
             lines += ["", *_describe(thing)]
-    lines += ["", "## Testing", "", *_prose(testing)]
-    for name in testing.__all__:
-        lines += ["", *_describe(getattr(testing, name))]
+    for title, module in (("Threads", threads), ("Testing", testing)):
+        lines += ["", f"## {title}", "", *_prose(module)]
+        for name in module.__all__:
+            lines += ["", *_describe(getattr(module, name))]
     lines += ["", "## Metrics", "", *_metrics()]
     return "\n".join(lines) + "\n"
 
 
 def _prose(module: ModuleType) -> Iterator[str]:
-    yield f"`{module.__name__}`: {_doc(module)}"
+    name = f"{banyankv.__name__}.{module.__name__.rpartition('.')[2]}"
+    yield f"`{name}`: {_doc(module)}"
 
 
 def _describe(thing: type | Callable[..., object]) -> Iterator[str]:
@@ -116,7 +131,9 @@ def _describe(thing: type | Callable[..., object]) -> Iterator[str]:
         yield from ("", *_code(_signature(thing)), "", _doc(thing))
         return
     base = (
-        "" if thing.__base__ in (object, msgspec.Struct, None) else f"({thing.__base__.__name__})"
+        ""
+        if thing.__base__ in (object, msgspec.Struct, Generic, None)
+        else f"({thing.__base__.__name__})"
     )
     yield f"### `{name}{base}`"
     yield from ("", _doc(thing))
@@ -160,6 +177,8 @@ def _signature(function: Callable[..., object]) -> str:
         raise TypeError(f"{function!r} is no function")
     start = "async def" if isinstance(definition, ast.AsyncFunctionDef) else "def"
     answer = "" if definition.returns is None else f" -> {ast.unparse(definition.returns)}"
+    if any(ast.unparse(each) == "blocking" for each in definition.decorator_list):
+        answer = re.sub(r"^ -> Ticket\[(.+)\]$", r" -> \1", answer)  # that is what `submit` answers
     context = re.fullmatch(r" -> AsyncGenerator\[(\w+), None\]", answer)
     if context is not None:
         start, answer = "def", f" -> AsyncContextManager[{context[1]}]"
@@ -183,10 +202,14 @@ def _arguments(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[a
     gap = len(plain) - len(given.defaults)
     for index, argument in enumerate(plain):
         yield _with_default(argument, given.defaults[index - gap] if index >= gap else None)
-    if given.kwonlyargs:
+    if given.vararg is not None:
+        yield ast.Name(f"*{ast.unparse(given.vararg)}")
+    elif given.kwonlyargs:
         yield ast.Name("*")
     for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
         yield _with_default(argument, default)
+    if given.kwarg is not None:
+        yield ast.Name(f"**{ast.unparse(given.kwarg)}")
 
 
 def _with_default(argument: ast.arg, default: ast.expr | None) -> ast.AST:
@@ -218,7 +241,8 @@ def _attributes(thing: type) -> list[tuple[str, str]]:
         target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
         match following:
             case ast.Expr(value=ast.Constant(value=str(text))) if isinstance(target, ast.Attribute):
-                found.append((target.attr, " ".join(text.split())))
+                if not target.attr.startswith("_"):
+                    found.append((target.attr, " ".join(text.split())))
     return found
 
 

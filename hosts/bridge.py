@@ -207,7 +207,7 @@ class Bridge:
         self._over = True
         self._refuse_rest()
         if not self._opened.poll():
-            self._opened.settle(0, self._error or self._closed())
+            self._opened.settle_call(0, self._error or self._closed())
 
     async def _live(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -216,7 +216,7 @@ class Bridge:
                 self._scope.cancel()
             async with self._opening() as cache, trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._serve)
-                self._opened.settle(0, cache.through(self._make_port))
+                self._opened.settle_call(0, cache.through(self._make_port))
 
     def _make_port(self, model: ModelSpec, assembled: Assembled) -> Port:
         self._port = _CallsPort(model, assembled)

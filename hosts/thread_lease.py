@@ -201,7 +201,7 @@ class Lease:
         if self._live and not self.bridge.closed:
             self.bridge.send([Call(ticket, partial(self.leave, handle))])
         else:
-            ticket.settle(0, None)
+            ticket.settle_call(0, None)
         self._live = False
         return ticket
 

@@ -1,4 +1,4 @@
-"""Threads: a cache for synchronous engines. It lives in a thread of its own; any thread may call it.
+"""A cache for synchronous engines: it lives in a thread of its own, and any thread may call it.
 
 Reached as `banyankv.threads`. Every verb of a cache and of its leases has three forms:
 
@@ -183,7 +183,7 @@ class Cache:
             self._require_ours(lease)
         ticket: Ticket[None] = Ticket(self.bridge, firm=True)
         if self.bridge.closed:
-            ticket.settle(0, None)
+            ticket.settle_call(0, None)
         else:
             self.bridge.send([Call(ticket, partial(_release_all, list(leases), handle))])
         for lease in leases:
@@ -290,7 +290,7 @@ class Cache:
                 self._require_ours(lease)
                 call = lease.call(ticket, verb(lease, argument, deadline, handle), handle, index)
             except BanyanError as error:
-                ticket.settle(index, error)
+                ticket.settle_call(index, error)
             else:
                 calls.append(call)
         if calls:

@@ -98,7 +98,7 @@ class Call:
             of.turn.release()
         if self.over is not None:
             self.over.set()
-        self.ticket.settle(self.index, outcome)
+        self.ticket.settle_call(self.index, outcome)
 
 
 class Ticket(Generic[T]):
@@ -245,7 +245,7 @@ class Ticket(Generic[T]):
             if call.scope is not None:
                 call.scope.cancel()
 
-    def settle(self, index: int, outcome: object) -> None:
+    def settle_call(self, index: int, outcome: object) -> None:
         """Take the outcome of one call."""
         self._outcomes[index] = outcome
         self._waits_for -= 1
