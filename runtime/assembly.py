@@ -36,10 +36,10 @@ from ..tiers.store.keys import chunk_tokens
 from .config import CacheConfig
 from .coordinator.cache_actors import CacheActors, ComponentRef
 from .coordinator.controller import HybridCacheController
+from .coordinator.counters import Counters
 from .coordinator.endpoints import Endpoints
 from .coordinator.lease_book import LiveLeases
 from .coordinator.recovery import Recoveries
-from .coordinator.stats import Counters
 from .coordinator.unified_radix_cache import UnifiedRadixCache
 from .crew import Crew
 from .readings import read
@@ -168,7 +168,7 @@ async def assemble(
                 _one_range_each(made)
                 store_tier = partial(_store_tier, store, config, arena)
                 store_ref = await crew.start_apart("store", "l3", store_tier)
-        leases, counters = LiveLeases(), Counters()
+        leases, counters = LiveLeases(), Counters(len(made))
         endpoints = Endpoints(made, chunk, sizes)
         controller = await crew.start(
             "controller", lambda: HybridCacheController(engine, store_ref, endpoints)

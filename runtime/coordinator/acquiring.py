@@ -32,13 +32,13 @@ from .cache_actors import CacheActors
 from .capacity import Capacity, PagesWanted, Shortage
 from .capacity_queue import CapacityQueue
 from .claiming import Claiming, Lacking
+from .counters import Counters
 from .flights import Flight
 from .lease_book import LeaseBook
 from .leases import LeaseRecord
 from .planning import Planner, reusable_tokens
 from .promoting import Promoting
 from .reporting import Reporter
-from .stats import Counters
 from .transfers import Transfer, Transfers
 
 if TYPE_CHECKING:

@@ -47,17 +47,13 @@ class Backup(Copy):
 
 
 class Backups:
-    """Start backups; used inside the cache actor's operations only.
-
-    `skipped` counts those that found no room on L2.
-    """
+    """Start backups; used inside the cache actor's operations only."""
 
     def __init__(self, transfers: Transfers) -> None:
         self._transfers = transfers
         self._actors = transfers.actors
         self._capacity = transfers.capacity
         self._due = transfers.capacity.due
-        self.skipped = 0
 
     def startable(self) -> bool:
         """Say whether one is due and none under way: many nodes make one batch."""
@@ -127,7 +123,7 @@ class Backups:
                 if got.coming:
                     self._due.postpone(node for node, _ in rest)
                 else:
-                    self.skipped += 1
+                    self._transfers.counters.skipped_backups += 1
                 continue
             nodes = tuple(node for node, _ in found)
             source = await part.ref.ask(Arrive(backup.id, nodes, Tier.L2, got[0]))

@@ -14,6 +14,7 @@ from ...spec import PAGE_ID_BYTES, Tier
 from ...tiers import messages as t
 from .. import messages as m
 from .cache_actors import CacheActors, ComponentRef
+from .counters import Counters
 from .due import Due
 from .facts import EvictDone
 from .reporting import Reporter
@@ -48,19 +49,17 @@ class Capacity:
 
     Nothing is evicted for a request unless all of it can then be met, now or by what is pending.
 
-    `evicted` and `demoted` count pages that left L1 or L2 for good, or left L1 while L2 keeps them,
-    per component; `due` is what nodes wait for.
+    `due` is what nodes wait for.
     """
 
-    def __init__(self, actors: CacheActors, report: Reporter, due: Due) -> None:
+    def __init__(self, actors: CacheActors, counters: Counters, report: Reporter, due: Due) -> None:
         self._actors = actors
         self._tiers = tuple(tier for tier in BOTH if tier in actors.tiers)
         self._report = report
         self._fence = 0
         self.due = due
-        zero = [0] * len(actors.components)
-        self.evicted = {tier: list(zero) for tier in BOTH}
-        self.demoted = list(zero)
+        self._evicted = counters.evicted
+        self._demoted = counters.demoted
 
     async def allocate_free(self, tier: Tier, want: PagesWanted) -> tuple[bytes, ...] | None:
         """Allocate all of `want` from what is free now, or nothing."""
@@ -262,9 +261,9 @@ class Capacity:
         for op, pages in freed.pending:
             back.append((part.name, pages, op))
         if freed.lost < left and tier == _L1:
-            self.demoted[part.index] += left - freed.lost
+            self._demoted[part.index] += left - freed.lost
             left = freed.lost
-        self.evicted[tier][part.index] += left
+        self._evicted[tier][part.index] += left
 
     async def drop(self, nodes: tuple[int, ...], tier: Tier) -> None:
         """Drop everything on a tier of these nodes (children before parents), and bury the dead."""

@@ -8,7 +8,6 @@ searching --> fetching --> over: grafted
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     """What prefetches share; used inside the cache actor's operations only.
 
-    `outcomes` counts prefetches by closed reason: `loaded`, `absent`, `host_capacity`, `anchor_lost`,
-    `storage_transfer`, `abandoned`. `queued` wait for room on L2, in the order of their deadlines.
+    `queued` wait for room on L2, in the order of their deadlines.
     """
 
     actors: CacheActors
@@ -45,7 +43,6 @@ class Prefetching(msgspec.Struct, kw_only=True, eq=False):
     endpoints: Endpoints
     alarm: Alarm
     timeout: float
-    outcomes: Counter[str] = msgspec.field(default_factory=Counter[str])
     by_chunk: dict[tuple[bytes, bytes], Prefetch] = {}
     queued: dict[Prefetch, None] = {}
 
@@ -277,6 +274,6 @@ class Prefetch(Transfer):
         self.brought = tokens
         del by.by_chunk[self.key]
         by.queued.pop(self, None)
-        by.outcomes[outcome] += 1
+        by.transfers.counters.prefetches[outcome] += 1
         self.report(PrefetchDone, tokens=tokens, outcome=outcome)
         self.over()

@@ -35,14 +35,10 @@ class Promote(Copy):
 
 
 class Promoting:
-    """Start promotions; used inside the cache actor's operations only.
-
-    `promoted` counts pages per component.
-    """
+    """Start promotions; used inside the cache actor's operations only."""
 
     def __init__(self, transfers: Transfers) -> None:
         self._transfers = transfers
-        self.promoted = [0] * len(transfers.actors.components)
 
     async def promote(
         self,
@@ -59,7 +55,7 @@ class Promoting:
             ids = tuple(node for node, _ in nodes)
             source = await part.ref.ask(Arrive(promote.id, ids, Tier.L1, pages))
             moves.append(t.Move(part.name, source, pages))
-            self.promoted[part.index] += len(pages) // PAGE_ID_BYTES
+            self._transfers.counters.promoted[part.index] += len(pages) // PAGE_ID_BYTES
             if part.base:
                 promote.nodes = ids
         await promote.run(moves)

@@ -53,6 +53,8 @@ class Recovery:
         self._splitter = splitter
         self._leases = leases
         self._recoveries = recoveries
+        self.restored: list[int] = []
+        """The nodes that were made anew."""
 
     async def recover(self, crashed: str, fence: int) -> tuple[int, int]:
         """Make tree, components and tiers anew; return the tokens forgotten on L1 and L2.
@@ -113,6 +115,7 @@ class Recovery:
         if record.published:
             known, grown = await self._path(record)
             path, ends = (*known.path, *grown.path), (*known.ends, *grown.ends)
+            self.restored += grown.path
             for part in self._actors.paged:
                 share = record.shares[part.index]
                 if grown.path:

@@ -11,13 +11,10 @@ from ...spec import Tier
 from ...tiers import messages as t
 from ...tiers.store import messages as s
 from .. import messages as m
-from .backups import Backups
 from .cache_actors import CacheActors
-from .capacity import Capacity
-from .prefetching import Prefetching
-from .promoting import Promoting
+from .counters import DIRECTIONS, Counters
 from .recovery import Recoveries
-from .transfers import DIRECTIONS, Transfers
+from .transfers import Transfers
 
 
 class ComponentStats(msgspec.Struct, frozen=True, gc=False):
@@ -71,56 +68,34 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     in_flight: int
 
 
-class Counters:
-    """What the cache actor counts itself; of the reused tokens, `lower` were on L2 and L3."""
-
-    __slots__ = ("lower", "requests", "reused", "tokens")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.tokens = 0
-        self.reused = 0
-        self.lower = [0, 0]
-
-    @property
-    def hits(self) -> tuple[int, int, int]:
-        """Reused tokens by the tier that held them."""
-        l2, l3 = self.lower
-        return self.reused - l2 - l3, l2, l3
-
-
 class Statistics(msgspec.Struct, kw_only=True, eq=False):
     """Reads the numbers of a cache where they are counted."""
 
     actors: CacheActors
     counters: Counters
-    capacity: Capacity
     transfers: Transfers
-    backups: Backups
-    promoting: Promoting
-    prefetching: Prefetching
     leases: Sized
     recoveries: Recoveries
     waiting: Sized
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
-        capacity, moved = self.capacity, self.transfers.moved_bytes
+        counters = self.counters
         return Totals(
-            requests=self.counters.requests,
-            tokens=self.counters.tokens,
-            hits=self.counters.hits,
+            requests=counters.requests,
+            tokens=counters.tokens,
+            hits=counters.hits,
             components=tuple(
                 ComponentStats(
                     part.name,
-                    capacity.evicted[Tier.L1][part.index],
-                    capacity.evicted[Tier.L2][part.index],
-                    capacity.demoted[part.index],
-                    self.promoting.promoted[part.index],
+                    counters.evicted[Tier.L1][part.index],
+                    counters.evicted[Tier.L2][part.index],
+                    counters.demoted[part.index],
+                    counters.promoted[part.index],
                 )
                 for part in self.actors.components
             ),
-            moved=tuple((direction, moved[direction]) for direction in DIRECTIONS),
+            moved=tuple((direction, counters.moved_bytes[direction]) for direction in DIRECTIONS),
             recoveries=tuple(self.recoveries.crashes.items()),
             forgotten=tuple(self.recoveries.forgotten.items()),
             leases=len(self.leases),
@@ -140,13 +115,13 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             hit_tokens=m.HitTokens(*totals.hits),
             components=totals.components,
             moved_bytes=dict(totals.moved),
-            prefetches=dict(self.prefetching.outcomes),
-            skipped_backups=self.backups.skipped,
+            prefetches=dict(self.counters.prefetches),
+            skipped_backups=self.counters.skipped_backups,
             nodes=await actors.tree.ask(Count()),
             leases=totals.leases,
             waiting=totals.waiting,
             in_flight=totals.in_flight,
-            due=len(self.capacity.due),
+            due=len(self.transfers.capacity.due),
             recoveries=dict(self.recoveries.crashes),
             forgotten_tokens=dict(self.recoveries.forgotten),
             pools=pools,

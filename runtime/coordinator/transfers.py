@@ -17,32 +17,33 @@ from ...errors import IntegrityError
 from ...spec import Tier
 from .cache_actors import CacheActors
 from .capacity import Capacity
+from .counters import Counters
 from .reporting import Reporter
 
 if TYPE_CHECKING:
     from .acquiring import AcquireFlight
 
-DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
-
 Kind = TypeVar("Kind", bound="Transfer")
 
 
 class Transfers:
-    """The transfers in flight; used inside the cache actor's operations only.
-
-    `moved_bytes` counts what was moved, by direction.
-    """
+    """The transfers in flight; used inside the cache actor's operations only."""
 
     def __init__(
-        self, actors: CacheActors, capacity: Capacity, page_bytes: tuple[int, ...], report: Reporter
+        self,
+        actors: CacheActors,
+        counters: Counters,
+        capacity: Capacity,
+        page_bytes: tuple[int, ...],
+        report: Reporter,
     ) -> None:
         self.actors = actors
+        self.counters = counters
         self.capacity = capacity
         self.report = report
         self.page_bytes = page_bytes
         self._last = 0
         self.running: dict[int, Transfer] = {}
-        self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
 
     def begin(self, transfer: Transfer) -> int:
         """Register a transfer; return its id."""
@@ -109,7 +110,7 @@ class Transfer:
 
     def count(self, direction: str, size: int) -> None:
         """Count bytes that it has moved."""
-        self._transfers.moved_bytes[direction] += size
+        self._transfers.counters.moved_bytes[direction] += size
 
     def report(self, kind: type[Fact], **fields: Any) -> None:
         """Report its end for each sampled request that waits for it."""

@@ -24,6 +24,7 @@ from .capacity_queue import CapacityQueue
 from .claiming import Claiming
 from .cooling import Cooling
 from .copies import Copy
+from .counters import Counters
 from .due import Due
 from .endpoints import Endpoints
 from .extending import ExtendFlight, Extending
@@ -38,7 +39,7 @@ from .recovery import Recoveries, Recovery
 from .reporting import Reporter
 from .saving import Save, Saving
 from .splitting import Splitter
-from .stats import CacheStats, Counters, Statistics
+from .stats import CacheStats, Statistics
 from .transfers import Transfers
 
 
@@ -75,9 +76,9 @@ class UnifiedRadixCache(Coordinator):
         self._actors = actors
         self._report = Reporter(self)
         self._due = Due(self._request_epilogue)
-        self._capacity = Capacity(actors, self._report, self._due)
+        self._capacity = Capacity(actors, counters, self._report, self._due)
         self._planner = Planner(actors)
-        self._transfers = Transfers(actors, self._capacity, page_bytes, self._report)
+        self._transfers = Transfers(actors, counters, self._capacity, page_bytes, self._report)
         self._splitter = Splitter(actors, self._transfers)
         self._backups = Backups(self._transfers)
         self._saving = Saving(self._transfers, endpoints)
@@ -121,11 +122,7 @@ class UnifiedRadixCache(Coordinator):
         self.statistics = Statistics(
             actors=actors,
             counters=counters,
-            capacity=self._capacity,
             transfers=self._transfers,
-            backups=self._backups,
-            promoting=self._acquiring.promoting,
-            prefetching=self._prefetching,
             leases=self._leases,
             recoveries=recoveries,
             waiting=self._queue.waiting,
@@ -151,6 +148,8 @@ class UnifiedRadixCache(Coordinator):
             self._capacity.note_fence(self._fences.last)
             forgotten = await self._recovery.recover(crash.path, self._fences.last)
             self._report.recovered(crash, len(self._leases), forgotten, started)
+            if self._has_l2:
+                self._due.back_up(self._recovery.restored)
             if self._leases.unclaimed:
                 self._clean_up_soon()
 
