@@ -95,7 +95,7 @@ async def test_a_deadline_of_0_means_not_to_wait(dispatch):
 async def test_a_dropped_lease_is_named(dispatch):
     async with open_cache(config(dispatch)) as cache:
         lease = await cache.acquire([1, 2])
-        with pytest.warns(ResourceWarning, match=f"Lease {lease._id} .*not released"):
+        with pytest.warns(ResourceWarning, match=f"Lease {lease.id} .*not released"):
             del lease
         kept = await cache.acquire([1, 2])
     del kept  # the cache has closed: nothing is leaked
