@@ -225,45 +225,59 @@ class Bridge:
 
     async def _serve(self) -> None:
         """Take calls in turn, until one must wait."""
-        queue = self._queue
+        queue, now = self._queue, time.monotonic
         with trio.CancelScope() as scope:
             while True:
-                if queue:
-                    if time.monotonic() > self._yield_due:
-                        await trio.lowlevel.checkpoint()
-                        self._yield_due = time.monotonic() + YIELD_SECONDS
-                    if await self._step(queue.popleft(), scope):
-                        return
-                    continue
-                self._awake = False
                 if not queue:
-                    await trio.lowlevel.wait_readable(self._door)
-                    self._door.recv(64)
+                    self._awake = False
+                    if not queue:
+                        await trio.lowlevel.wait_readable(self._door)
+                        self._door.recv(64)
+                    continue
+                if now() > self._yield_due:
+                    await trio.lowlevel.checkpoint()
+                    self._yield_due = now() + YIELD_SECONDS
+                call = queue.popleft()
+                if self._begin(call):
+                    self._nursery.start_soon(self._serve)
+                    await self._wait_for(call, scope)
+                    return
+                del call  # and with it what it has taken, before this task sleeps
 
-    @types.coroutine
-    def _step(self, call: Call, scope: trio.CancelScope) -> Generator[Any, Any, bool]:
-        """Run a call; return whether it had to wait, so that another task has the turn now."""
-        waited = False
+    def _begin(self, call: Call) -> bool:
+        """Step a call; return whether it must wait."""
         try:
             if call.ticket.cancelled:
                 raise TicketCancelled
             self._port.begins = True
             verb = call.verb()
-            trap = verb.send(None) if call.context is None else call.context.run(verb.send, None)
-            waited = True
-            call.waits_in(scope)
-            self._nursery.start_soon(self._serve)
+            call.waits_for = (
+                verb.send(None) if call.context is None else call.context.run(verb.send, None)
+            )
+        except StopIteration as done:
+            call.settle(done.value)
+            return False
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            call.settle(error)
+            return False
+        call.coroutine = verb
+        return True
+
+    @types.coroutine
+    def _wait_for(self, call: Call, scope: trio.CancelScope) -> Generator[Any, Any, None]:
+        """Go on with a call that must wait, in this task, in which it was begun."""
+        call.waits_in(scope)
+        try:
             while True:
-                trap = verb.send((yield trap))
+                call.waits_for = call.coroutine.send((yield call.waits_for))
         except StopIteration as done:
             call.settle(done.value)
         except trio.Cancelled:
             gone = TicketCancelled() if call.ticket.cancelled else self._closed()
             call.settle(call.why or gone)
             raise
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+        except Exception as error:  # noqa: BLE001 - as above
             call.settle(error)
         except BaseException as error:
             call.settle(error)
             raise
-        return waited

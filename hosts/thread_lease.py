@@ -224,7 +224,7 @@ class Lease:
         if not self.turn.acquire(blocking=False):
             raise LeaseInUse
         self._handle = handle
-        return Call(ticket, verb, index=index, of=self)
+        return Call(ticket, verb, index, self)
 
     def extending(self, count: int, deadline: float | None, handle: int) -> Verb:
         """Return the verb of an extend."""

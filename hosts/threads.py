@@ -179,8 +179,10 @@ class Cache:
     def release_batch(self, leases: Sequence[Lease], *, stream: int | None = None) -> Ticket[None]:
         """Release all of these leases, as `release` does. Raises ConfigError for what is none."""
         handle = self.stream(stream)
+        bridge = self.bridge
         for lease in leases:
-            self._require_ours(lease)
+            if not (isinstance(lease, Lease) and lease.bridge is bridge):
+                raise _foreign(lease)
         ticket: Ticket[None] = Ticket(self.bridge, firm=True)
         if self.bridge.closed:
             ticket.settle_call(0, None)
@@ -287,7 +289,8 @@ class Cache:
         calls: list[Call] = []
         for index, (lease, argument) in enumerate(zip(leases, arguments, strict=True)):
             try:
-                self._require_ours(lease)
+                if not (isinstance(lease, Lease) and lease.bridge is self.bridge):
+                    raise _foreign(lease)
                 call = lease.call(ticket, verb(lease, argument, deadline, handle), handle, index)
             except BanyanError as error:
                 ticket.settle_call(index, error)
@@ -297,10 +300,6 @@ class Cache:
             ticket.calls = calls.copy()
             self.bridge.send(calls)
         return ticket
-
-    def _require_ours(self, lease: object) -> None:
-        if not (isinstance(lease, Lease) and lease.bridge is self.bridge):
-            raise ConfigError(f"a batch takes leases of this cache, not {lease!r}")
 
     # -- in the cache's thread ------------------------------------------------------------------------
 
@@ -323,6 +322,10 @@ class Cache:
 
     async def _tree(self) -> Any:
         return self._cache.tree()
+
+
+def _foreign(lease: object) -> ConfigError:
+    return ConfigError(f"a batch takes leases of this cache, not {lease!r}")
 
 
 def _pack(prompt: Tokens) -> bytes:

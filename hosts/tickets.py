@@ -49,13 +49,23 @@ class Held(Protocol):
 class Call:
     """One verb for the cache's thread, and where its outcome goes."""
 
-    __slots__ = ("context", "index", "of", "over", "scope", "ticket", "verb", "why")
+    __slots__ = (
+        "context",
+        "coroutine",
+        "index",
+        "of",
+        "over",
+        "scope",
+        "ticket",
+        "verb",
+        "waits_for",
+        "why",
+    )
 
     def __init__(
         self,
         ticket: Ticket[Any],
         verb: Verb,
-        *,
         index: int = 0,
         of: Held | None = None,
         context: Context | None = None,
@@ -67,7 +77,9 @@ class Call:
         self.context = context
         """The caller's context variables, where the verb begins a trace."""
         self.scope: trio.CancelScope | None = None
-        """What cancels it, once it waits."""
+        """What cancels it, once it waits; then the next ones are set."""
+        self.coroutine: Coroutine[Any, Any, Any]
+        self.waits_for: Any
         self.over: trio.Event | None = None
         """Set when it is over, where another call waits for that."""
         self.why: Exception | None = None

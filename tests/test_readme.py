@@ -40,7 +40,13 @@ def test_the_program_in_the_readme_embeds_a_cache(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page", ["tutorial.md", "how-to/speculative-decoding.md", "how-to/testing.md"]
+    "page",
+    [
+        "tutorial.md",
+        "how-to/speculative-decoding.md",
+        "how-to/testing.md",
+        "how-to/threads.md",
+    ],
 )
 def test_each_program_of_a_page_prints_what_it_says(tmp_path, page):
     programs = blocks((ROOT / "docs" / page).read_text(), "python")
