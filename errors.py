@@ -93,7 +93,7 @@ class LeaseInUse(BanyanError):
     def __init__(self) -> None:
         super().__init__(
             "a call of this lease is under way, perhaps in another thread: wait until its ticket is "
-            "ready, or cancel it; release() gives it up"
+            "ready, or cancel it; release() ends it"
         )
 
 

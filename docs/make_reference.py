@@ -83,7 +83,7 @@ _INTERNAL = {
     "call",
     "extending",
     "give_back",
-    "leave",
+    "leaving",
     "left",
     "publishing",
     "settle_call",

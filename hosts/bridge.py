@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import socket
 import threading
 import time
 import types
@@ -72,9 +71,9 @@ class _CallsPort(Port):
         return super().yield_if_due()
 
 
-def _close(ends: tuple[socket.socket, socket.socket]) -> None:
+def _close(ends: tuple[int, int]) -> None:
     for end in ends:
-        end.close()
+        os.close(end)
 
 
 class Bridge:
@@ -86,11 +85,11 @@ class Bridge:
         self._queue: deque[Call] = deque()
         self._awake = False
         """Whether the cache's thread will look at the queue without being told."""
-        self._door, self._bell = ends = socket.socketpair()
+        self._door, self._bell = ends = os.pipe()
+        for end in ends:
+            os.set_blocking(end, False)
         # Not before: a file that takes the number of a closed one would get what `send` writes.
         weakref.finalize(self, _close, ends).atexit = False
-        self._door.setblocking(False)
-        self._bell.setblocking(False)
         self._closing = False
         self._over = False
         self._error: BaseException | None = None
@@ -183,7 +182,7 @@ class Bridge:
             self._refuse_rest()
         elif not self._awake:
             self._awake = True
-            _WRITE(self._bell.fileno(), b"!", 1)
+            _WRITE(self._bell, b"!", 1)
 
     def _refuse_rest(self) -> None:
         while True:
@@ -232,7 +231,7 @@ class Bridge:
                     self._awake = False
                     if not queue:
                         await trio.lowlevel.wait_readable(self._door)
-                        self._door.recv(64)
+                        os.read(self._door, 64)
                     continue
                 if now() > self._yield_due:
                     await trio.lowlevel.checkpoint()
@@ -273,8 +272,7 @@ class Bridge:
         except StopIteration as done:
             call.settle(done.value)
         except trio.Cancelled:
-            gone = TicketCancelled() if call.ticket.cancelled else self._closed()
-            call.settle(call.why or gone)
+            call.settle(TicketCancelled() if call.ticket.cancelled else self._closed())
             raise
         except Exception as error:  # noqa: BLE001 - as above
             call.settle(error)

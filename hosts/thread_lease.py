@@ -31,12 +31,11 @@ class Lease:
     A lease that is dropped without being released is given back, with a ResourceWarning.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_handle", "_lease", "_live", "bridge", "turn", "waiting")
+    __slots__ = ("__weakref__", "_cache", "_handle", "_lease", "_live", "bridge", "turn")
 
     def __init__(self, cache: Cache, lease: on_trio.Lease, handle: int) -> None:
         self.bridge = cache.bridge
         self.turn = threading.Lock()
-        self.waiting: Call | None = None
         self._cache = cache
         self._lease = lease
         self._handle = handle
@@ -48,8 +47,7 @@ class Lease:
 
     def __del__(self) -> None:
         if self._live and not self.bridge.closed:
-            leave = partial(self._lease.release, stream=self._handle)
-            self.bridge.send([Call(Ticket(self.bridge), leave)])
+            self.bridge.send([Call(Ticket(self.bridge), self.leaving(self._handle))])
             warnings.warn(
                 f"{self!r} was dropped and not released: it is given back now; use `with`, or release()",
                 ResourceWarning,
@@ -191,7 +189,7 @@ class Lease:
     def release(self, *, stream: int | None = None) -> Ticket[None]:
         """Give back everything; idempotent, and not cancelled half-way.
 
-        A call of the lease that is under way is given up first. Never raises for what happened to
+        A call of the lease that waits raises StaleLease then. Never raises for what happened to
         the cache; in a forked child it does nothing, since the lease is the parent's.
         """
         return self._release(self._cache.stream(stream))
@@ -199,7 +197,7 @@ class Lease:
     def _release(self, handle: int) -> Ticket[None]:
         ticket: Ticket[None] = Ticket(self.bridge, firm=True)
         if self._live and not self.bridge.closed:
-            self.bridge.send([Call(ticket, partial(self.leave, handle))])
+            self.bridge.send([Call(ticket, self.leaving(handle))])
         else:
             ticket.settle_call(0, None)
         self._live = False
@@ -234,12 +232,10 @@ class Lease:
         """Return the verb of a publish, which has no deadline."""
         return partial(self._lease.publish, upto, stream=handle)
 
+    def leaving(self, handle: int) -> Verb:
+        """Return the verb of a release; a call that is under way then raises StaleLease."""
+        return partial(self._lease.release, stream=handle)
+
     def left(self) -> None:
         """Note that a release has been sent."""
         self._live = False
-
-    async def leave(self, handle: int) -> None:
-        """Release, in the cache's thread, after giving up a call that is under way."""
-        while (call := self.waiting) is not None:
-            await call.give_up(StaleLease(self._lease.id))
-        await self._lease.release(stream=handle)

@@ -187,7 +187,8 @@ class Cache:
         if self.bridge.closed:
             ticket.settle_call(0, None)
         else:
-            self.bridge.send([Call(ticket, partial(_release_all, list(leases), handle))])
+            leaves = [lease.leaving(handle) for lease in leases]
+            self.bridge.send([Call(ticket, partial(_one_by_one, leaves))])
         for lease in leases:
             lease.left()
         return ticket
@@ -342,9 +343,9 @@ def _pack_or_error(prompt: Tokens) -> bytes | BanyanError:
         return error
 
 
-async def _release_all(leases: list[Lease], handle: int) -> None:
-    for lease in leases:
-        await lease.leave(handle)
+async def _one_by_one(verbs: list[Verb]) -> None:
+    for verb in verbs:
+        await verb()
 
 
 class Opening(AbstractContextManager[Cache]):

@@ -38,8 +38,6 @@ class Held(Protocol):
 
     turn: threading.Lock
     """Held while a call is under way; only ever tried, so that nobody can wait for it in vain."""
-    waiting: Call | None
-    """The call under way, where it must wait."""
 
     def give_back(self) -> None:
         """Have it given back, without waiting."""
@@ -54,12 +52,10 @@ class Call:
         "coroutine",
         "index",
         "of",
-        "over",
         "scope",
         "ticket",
         "verb",
         "waits_for",
-        "why",
     )
 
     def __init__(
@@ -77,39 +73,20 @@ class Call:
         self.context = context
         """The caller's context variables, where the verb begins a trace."""
         self.scope: trio.CancelScope | None = None
-        """What cancels it, once it waits; then the next ones are set."""
+        """What cancels it, once it waits; then the next two are set."""
         self.coroutine: Coroutine[Any, Any, Any]
         self.waits_for: Any
-        self.over: trio.Event | None = None
-        """Set when it is over, where another call waits for that."""
-        self.why: Exception | None = None
-        """What it raises when it is cancelled, but for its ticket's cancellation and the cache's end."""
 
     def waits_in(self, scope: trio.CancelScope) -> None:
         """Note that the call must wait, and what ends that."""
         self.scope = scope
-        if self.of is not None:
-            self.of.waiting = self
         if self.ticket.cancelled:
             scope.cancel()
 
-    async def give_up(self, why: Exception) -> None:
-        """Cancel the call, which waits, and wait until it is over; it raises `why`."""
-        self.why = why
-        if self.scope is not None:
-            self.scope.cancel()
-        if self.over is None:
-            self.over = trio.Event()
-        await self.over.wait()
-
     def settle(self, outcome: object) -> None:
         """Give what the verb returned, or the error it raised, to the ticket."""
-        of = self.of
-        if of is not None:
-            of.waiting = None
-            of.turn.release()
-        if self.over is not None:
-            self.over.set()
+        if self.of is not None:
+            self.of.turn.release()
         self.ticket.settle_call(self.index, outcome)
 
 
@@ -264,9 +241,8 @@ class Ticket(Generic[T]):
         if self._waits_for:
             return
         self.calls.clear()
-        if (
-            self.cancelled
-        ):  # looked at after the ticket is ready: who cancels looks the other way round
+        # Looked at after the ticket is ready: who cancels looks the other way round.
+        if self.cancelled:
             self._give_back()
         self._lock.release()
 

@@ -18,6 +18,7 @@ from banyankv import (
     threads,
 )
 from banyankv.actors import Fault, FaultKind, FaultPlan
+from banyankv.hosts.tickets import Call
 
 from .room import PROMPT, clean, config, serve, until, waiting
 
@@ -236,6 +237,10 @@ def test_closing_with_leases_live_and_callers_waiting(dispatch):
     for verb in (cache.stats, holder.publish, lambda: cache.submit(cache.settle)):
         with pytest.raises(Closed, match="has closed"):
             verb()
+    late = threads.Ticket(cache.bridge)
+    cache.bridge.send([Call(late, cache._cache.stats)])  # by who looked before the block was left
+    with pytest.raises(Closed):
+        late.result(20)
     assert cache.release_batch([lease]) is None
     assert holder.release() is None
     gc.collect()  # what was live at the end is no dropped lease

@@ -134,6 +134,36 @@ with threads.open_cache(CONFIG) as cache:
 """
 
 
+WAITING = """
+def handler(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, handler)
+with threads.open_cache(CONFIG) as cache:
+    holder, lease = cache.acquire([1]), cache.acquire([2])
+    holder.extend(9)
+    for wait in (
+        lambda: lease.extend(5),
+        lambda: cache.extend_batch([lease, holder], 1),
+        lambda: cache.submit(lease.extend, 5).wait_out(),
+    ):
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            wait()
+        except KeyboardInterrupt:
+            pass
+        else:
+            sys.exit(3)
+        assert cache.stats().waiting == 0
+        assert (holder.extent, lease.extent) == (9, 0)
+    holder.release()
+    lease.extend(5)
+    lease.release()
+    cache.check()
+print("ok")
+"""
+
+
 def program(dispatch: str, *parts: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + "".join(parts), dispatch],
@@ -178,3 +208,7 @@ def test_calls_of_handlers_and_calls_that_they_interrupt_never_wait_for_each_oth
 
 def test_interrupts_leave_nothing_behind(dispatch):
     interrupted(dispatch, INTERRUPTED, 60)
+
+
+def test_an_interrupted_call_has_been_given_up_when_the_interrupt_is_raised(dispatch):
+    assert program(dispatch, WAITING) == "ok\n"

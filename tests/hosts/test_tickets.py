@@ -183,7 +183,7 @@ def test_while_a_call_is_under_way_the_lease_says_so(dispatch):
         clean(cache)
 
 
-def test_a_release_gives_up_what_is_under_way(dispatch):
+def test_a_release_ends_what_is_under_way(dispatch):
     with threads.open_cache(config(dispatch, {"full": 9})) as cache:
         holder, lease = cache.acquire([1]), cache.acquire([2])
         holder.extend(9)
