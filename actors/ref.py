@@ -127,6 +127,11 @@ class Ref(Cell, Generic[A_co]):
         answer = answer.result()
         return answer
 
+    def condemn(self, error: Exception) -> None:
+        """Have the actor crash by an error that another has found: its state cannot be trusted."""
+        if not self.gate & STOPPED:
+            self.crashed(error)
+
     @trio.lowlevel.enable_ki_protection
     def tell(
         self,

@@ -8,12 +8,15 @@ from collections import deque
 from typing import Final, Generic, TypeVar
 
 from ..actors import Leaf, handles
+from ..errors import IntegrityError
 from ..spec import PAGE_ID_BYTES, PageList, Tier
+from . import audit_messages as a
 from . import messages as m
 from . import views as v
 from .contract import TreeComponent
 from .move_messages import Arrive, Drop, Evict, Freed, Moved, Unbacked, Unlocked
 from .presence import Presence, Withdrawal
+from .record_audit import RecordAudit
 from .records import Payload, Record
 
 _L1: Final = Tier.L1
@@ -251,3 +254,28 @@ class ComponentActor(Leaf, Generic[PresenceT]):
     def shared(self, msg: v.Shared) -> PageList:
         """Return pages that left their node while several operations read them."""
         return self._presence.shared(msg.tier)
+
+    # -- audits -------------------------------------------------------------------------------------
+
+    @handles(a.BeginRecords)
+    def begin_audit(self, msg: a.BeginRecords) -> tuple[PageList, PageList]:
+        """Begin a round, unless this one has begun."""
+        presence, audit = self._presence, self._presence.audit
+        if audit is None or audit.number != msg.round:
+            presence.audit = RecordAudit(
+                presence, msg.round, msg.last, snapshot=self.component.snapshot
+            )
+        return presence.shared(Tier.L1), presence.shared(Tier.L2)
+
+    @handles(a.ScanRecords)
+    def scan(self, msg: a.ScanRecords) -> a.ScannedRecords:
+        """Show the next records to an audit."""
+        if self._presence.audit is None:
+            raise IntegrityError("no round of an audit has begun")
+        return self._presence.audit.scan(msg)
+
+    @handles(a.EndRecords)
+    def end_audit(self, msg: a.EndRecords) -> a.Faults:
+        """Compare the sums with what was counted; nothing need be noted any more."""
+        audit, self._presence.audit = self._presence.audit, None
+        return () if audit is None else audit.end()

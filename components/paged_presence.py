@@ -22,14 +22,18 @@ class PagedPresence(Presence):
 
     def __init__(self, page_size: int, key: Key, *, base: bool) -> None:
         super().__init__(page_size, key)
-        self.base = base
+        self.base = self.counts_children = base
 
     def _gained(self, record: Record, tier: int) -> None:
         if self.base:
+            if self.audit is not None:
+                self.audit.before(record.parent)
             record.parent.kids[tier] += 1
 
     def _lost(self, record: Record, tier: int) -> None:
         if self.base:
+            if self.audit is not None:
+                self.audit.before(record.parent)
             kids = record.parent.kids
             left = kids[tier] = kids[tier] - 1
             if not left:  # its last child is gone: the parent is a leaf, which may go next
@@ -45,6 +49,8 @@ class PagedPresence(Presence):
         """
         records, base, tier, page = self.records, self.base, msg.tier, self.page_size
         own, pages, now, priority = msg.own, msg.pages, msg.now, msg.priority
+        if self.audit is not None:
+            self.audit.before(parent)
         above = low = parent
         start = parent.end
         used = payloads = locked = 0
@@ -85,6 +91,8 @@ class PagedPresence(Presence):
 
         Returns that node and the pages of all of them, bottom first: None unless all are on L1.
         """
+        if self.audit is not None:
+            self.audit.before_run(anchor, start)
         parts: list[PageList] = []
         whole = True
         before = 0  # tokens that were locked already, or of which there are no pages to lock
@@ -116,6 +124,8 @@ class PagedPresence(Presence):
     def unlock_run(self, held: Receipt) -> None:
         """Take one lock from each node that a receipt tells of."""
         start, record = held.start, self.records[held.anchor]
+        if self.audit is not None:
+            self.audit.before_run(record, start)
         free = record.end - start  # tokens that nobody locks now, but for what the loop finds
         while record.end > start:  # at the latest the root ends the way up
             lock = record.lock = record.lock - 1
@@ -136,6 +146,8 @@ class PagedPresence(Presence):
 
     def split(self, record: Record, upper_id: int, at: int) -> None:
         """Make two nodes of one, as if it had always been two."""
+        if self.audit is not None:
+            self.audit.before(record)
         upper = record.split(upper_id, at, self.page_size)
         self.records[upper_id] = upper
         for tier, payload in enumerate(upper.at):

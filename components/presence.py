@@ -18,6 +18,7 @@ from .eviction import EvictionIndex
 from .messages import ROOT
 from .move_messages import Freed, Late, Pending
 from .policies import Key
+from .record_audit import RecordAudit
 from .records import Payload, Record, root_record
 
 _L1: Final = Tier.L1
@@ -42,8 +43,12 @@ class Presence(ABC):
     """Own the records of one component. `cached` and `locked` count pages, `payloads` payloads.
 
     Nobody else changes these sums, a payload's place, or what the eviction indexes hold. The two kinds
-    of payload differ in the hooks, which follow what has changed.
+    of payload differ in the hooks, which follow what has changed. `audit` hears of every record before it
+    changes, while a round runs.
     """
+
+    counts_children = False
+    """Whether records count the children that hold payload."""
 
     def __init__(self, page_size: int, key: Key) -> None:
         self.page_size = page_size
@@ -53,6 +58,7 @@ class Presence(ABC):
         self.payloads = [0, 0]
         self.arriving = [0, 0]
         self.locked = 0
+        self.audit: RecordAudit | None = None
         self._ops: dict[int, list[Record]] = {}
         self._shared: list[tuple[int, set[int], PageList]] = []
 
@@ -85,6 +91,8 @@ class Presence(ABC):
         """Give a node a payload that it lacks: present, and queued if it may go, or arriving."""
         if record.at[tier] is not None:
             raise IntegrityError(f"node {record.id} has a payload on {Tier(tier).name} already")
+        if self.audit is not None:
+            self.audit.before(record)
         record.at[tier] = Payload(pages, writer)
         count = len(pages) // PAGE_ID_BYTES
         self.cached[tier] += count
@@ -102,6 +110,8 @@ class Presence(ABC):
         payload = at[tier]
         if payload is None:
             raise IntegrityError(f"node {record.id} has no payload on {Tier(tier).name}")
+        if self.audit is not None:
+            self.audit.before(record)
         at[tier] = None
         if payload.queued:
             self.indexes[tier].gone()
@@ -159,12 +169,16 @@ class Presence(ABC):
                 continue  # no state stands there
             if record.lock or record.at != _NOWHERE:
                 raise IntegrityError(f"node {node} is locked or held and cannot leave the tree")
+            if self.audit is not None:
+                self.audit.before(record)
             del records[node]
 
     # -- locks ------------------------------------------------------------------------------------
 
     def lock(self, record: Record) -> None:
         """Add one lock."""
+        if self.audit is not None:
+            self.audit.before(record)
         if not record.lock:
             payload = record.at[0]
             if payload is not None:
@@ -173,6 +187,8 @@ class Presence(ABC):
 
     def unlock(self, record: Record) -> None:
         """Take one lock away; the payload may be evictable then."""
+        if self.audit is not None:
+            self.audit.before(record)
         record.lock -= 1
         if record.lock > 0:
             return
@@ -225,6 +241,8 @@ class Presence(ABC):
         arrived: list[int] = []
         filled = 0
         for record in self._ops.pop(op, ()):
+            if self.audit is not None:
+                self.audit.before(record)
             for tier, payload in enumerate(record.at):
                 if payload is None:
                     continue

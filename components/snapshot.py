@@ -32,6 +32,8 @@ class SnapshotPresence(Presence):
 
     def record(self, state: m.State, now: int, priority: int) -> Record:
         """Record a node at whose end a state stands."""
+        if self.audit is not None:
+            self.audit.before_record_of(state.node)
         root = self.records[m.ROOT]
         record = Record(state.node, root, state.start, state.end, now, priority, NO_KIDS)
         self.records[state.node] = record
@@ -130,6 +132,8 @@ class SnapshotActor(ComponentActor[SnapshotPresence]):
         """Follow a split of the tree: the state stays with the lower node."""
         record = self._records.get(msg.node)
         if record is not None:
+            if self._presence.audit is not None:
+                self._presence.audit.before(record)
             record.start = msg.at
 
     def _gone(self, nodes: list[int]) -> tuple[int, ...]:

@@ -14,8 +14,10 @@ import msgspec
 from ..actors import Leaf, handles
 from ..errors import IntegrityError
 from ..spec import TOKEN_BYTES
+from . import audit_messages as a
 from . import messages as m
 from . import views as v
+from .tree_audit import NodeIds, TreeAudit
 
 
 class Node(msgspec.Struct, eq=False):
@@ -40,6 +42,16 @@ class Node(msgspec.Struct, eq=False):
         if self.children is not None:
             return list(self.children.values())
         return [] if self.only is None else [self.only]
+
+    def fanout(self) -> int:
+        """Count the children."""
+        return len(self.children) if self.children is not None else int(self.only is not None)
+
+    def child(self, first: bytes) -> Node | None:
+        """Return the child that begins with a page."""
+        if self.children is not None:
+            return self.children.get(first)
+        return self.only if self.only is not None and self.only.key.startswith(first) else None
 
     def adopt(self, child: Node, page: int) -> None:
         """Add a child whose first page no other has, or put it in the place of the one that has it."""
@@ -75,6 +87,8 @@ class UnifiedTreeCore(Leaf):
         self._roots: dict[bytes, Node] = {}
         self._nodes: dict[int, Node] = {}
         self._last_id = 0
+        self._ids = NodeIds()
+        self._audit: TreeAudit | None = None
 
     def __repr__(self) -> str:
         return f"<UnifiedTreeCore [{len(self._nodes)} nodes in {len(self._roots)} namespaces]>"
@@ -139,6 +153,8 @@ class UnifiedTreeCore(Leaf):
             agrees = children is not None and key[:page] in children
         if agrees:
             return self.walk(m.Walk(msg.namespace, key, msg.parent))
+        if self._audit is not None:
+            self._audit.before(parent)
         path: list[int] = []
         ends: list[int] = []
         first = start = parent.end
@@ -172,6 +188,8 @@ class UnifiedTreeCore(Leaf):
         parent = lower.parent
         if parent is None or not lower.start < msg.at < lower.end:
             raise IntegrityError(f"node {msg.node} cannot be split at {msg.at}")
+        if self._audit is not None:
+            self._audit.before(lower)
         cut = (msg.at - lower.start) * TOKEN_BYTES
         upper = self._add(parent, lower.start, msg.at, lower.key[:cut], lower.space)
         parent.adopt(upper, self._page)
@@ -192,6 +210,9 @@ class UnifiedTreeCore(Leaf):
             parent = node.parent
             if parent is None or node.only is not None or node.children is not None:
                 raise IntegrityError(f"node {id} has children and cannot be removed")
+            if self._audit is not None:
+                self._audit.before(node)
+                self._audit.before(parent)
             del nodes[id]
             if parent.only is node:
                 parent.only = None
@@ -277,3 +298,26 @@ class UnifiedTreeCore(Leaf):
             v.NodeView(n.id, n.parent.id if n.parent else 0, n.start, n.end, n.space, n.key)
             for n in self._nodes.values()
         )
+
+    # -- audits -----------------------------------------------------------------------------------
+
+    @handles(a.BeginTree)
+    def begin_audit(self, msg: a.BeginTree) -> int:
+        """Begin a round, unless this one has begun."""
+        if self._audit is None or self._audit.number != msg.round:
+            self._audit = TreeAudit(
+                msg.round,
+                self._ids,
+                last=self._last_id,
+                nodes=self._nodes,
+                roots=self._roots,
+                page=self._page,
+            )
+        return self._audit.last
+
+    @handles(a.ScanTree)
+    def scan(self, msg: a.ScanTree) -> a.ScannedTree:
+        """Show the next nodes to an audit."""
+        if self._audit is None:
+            raise IntegrityError("no round of an audit has begun")
+        return self._audit.scan(msg)

@@ -40,6 +40,13 @@ def require_seconds(name: str, value: object) -> float:
     return number
 
 
+def require_rate(name: str, value: object) -> float:
+    """Return how often a second something is done: finite, not negative. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ConfigError(f"{name} must be a number of times a second from 0 on, not {value!r}")
+    return float(value)
+
+
 _DEFAULT_SPACE = Namespace().encode()
 
 

@@ -34,6 +34,7 @@ from ..errors import ConfigError
 from ..spec import ModelSpec, Tier
 from ..tiers.store.keys import chunk_tokens
 from .config import CacheConfig
+from .coordinator.auditor import Auditor
 from .coordinator.cache_actors import CacheActors, ComponentRef
 from .coordinator.controller import HybridCacheController
 from .coordinator.counters import Counters
@@ -197,6 +198,7 @@ async def assemble(
                 prefetch_threshold=config.prefetch_threshold,
             ),
         )
+        await _start_auditor(crew, cache, wired, config.audit_rate)
         yield Assembled(
             system=system,
             cache=cache,
@@ -231,6 +233,11 @@ def _l2(arena: HostArena) -> PageTier:
     from ..tiers.l2 import L2Tier
 
     return L2Tier(arena)
+
+
+async def _start_auditor(crew: Crew, cache: Ref[Any], actors: CacheActors, rate: float) -> None:
+    if rate:
+        await crew.start_apart("audit", "auditor", lambda: Auditor(cache, actors, rate))
 
 
 def _one_range_each(rules: tuple[TreeComponent, ...]) -> None:

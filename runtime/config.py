@@ -9,7 +9,7 @@ import msgspec
 from ..components.policies import POLICIES
 from ..errors import ConfigError
 from ..spec import ModelSpec
-from .arguments import require_int, require_one_of, require_seconds, require_text
+from .arguments import require_int, require_one_of, require_rate, require_seconds, require_text
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,7 +34,9 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pools share one arena of that many bytes elastically. No `l2` means no host tier, and then there
     can be no `store` either. `room_timeout` is how long, in seconds, a request waits for room when
     it gives no deadline of its own; `prefetch_threshold` is the number of tokens below which asking
-    the store is not worth it.
+    the store is not worth it. `audit_rate` is how many slices of an audit are done a second: each takes
+    about a millisecond at most, and many together prove all that `check()` does while requests run; 0
+    means none.
     """
 
     model: ModelSpec
@@ -45,6 +47,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     room_timeout: float = 10.0
     prefetch_threshold: int = 256
     store_timeout: float = 5.0
+    audit_rate: float = 0.0
     dispatch: str = "direct"
     device: str = "cpu"
     seed: int = 0
@@ -67,6 +70,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         require_int("prefetch_threshold", self.prefetch_threshold, 1)
         if require_seconds("room_timeout", self.room_timeout) < 0:
             raise ConfigError(f"room_timeout must not be negative, not {self.room_timeout}")
+        require_rate("audit_rate", self.audit_rate)
         if require_seconds("store_timeout", self.store_timeout) <= 0:
             raise ConfigError(f"store_timeout must be positive, not {self.store_timeout}")
 

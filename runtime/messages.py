@@ -294,3 +294,22 @@ class RoomTimeout(Message[None], frozen=True):
 
 class Background(Message[None], frozen=True):
     """Start what waits for a free hand: backups to L2 and saves to L3."""
+
+
+# -- audits -----------------------------------------------------------------------------------------
+
+
+class Finding(Reply, frozen=True):
+    """Something that does not hold: the path of the actor concerned, the law, and what breaks it."""
+
+    actor: str
+    law: str
+    what: str
+
+
+class Audit(Message[tuple[Finding, ...]], frozen=True):
+    """Do the next slice of an audit; answered by what it has found."""
+
+
+class Working(Message[frozenset[int]], frozen=True):
+    """Ask the controller for the transfers on which somebody works."""

@@ -91,3 +91,8 @@ def warn_of(event: str, attributes: Mapping[str, Any], error: str) -> None:
 def warn_store_takes_nothing(saves: int, reason: str) -> None:
     """Write a warning: the store took nothing of that many saves in a row, the last for this reason."""
     _logger.warning("store takes nothing", saves=saves, reason=reason)
+
+
+def log_audit_found(actor: str, law: str, what: str) -> None:
+    """Write an error: an audit found that an invariant of the cache does not hold."""
+    _logger.error("audit found", actor=actor, law=law, what=what)

@@ -54,6 +54,13 @@ class PagePool(Protocol):
         """List the free pages that belong to this pool now, in no order: for `check()`."""
         ...
 
+    def free_part(self, part: int, size: int) -> PageList | None:
+        """List a part of the free pages; None behind the last. O(size), or O(pages of a slab).
+
+        A page that stays free is in the same part whatever others do, and in no other.
+        """
+        ...
+
 
 class FixedPool:
     """A `PagePool` of the ids 0 to capacity - 1.
@@ -110,6 +117,11 @@ class FixedPool:
     def free_pages(self) -> PageList:
         """See `PagePool`."""
         return self._free.tobytes()
+
+    def free_part(self, part: int, size: int) -> PageList | None:
+        """See `PagePool`: the list is a stack, where what stays free keeps its place."""
+        first = part * size
+        return self._free[first : first + size].tobytes() if first < len(self._free) else None
 
 
 def negative(component: str, count: int) -> ConfigError:

@@ -76,6 +76,8 @@ class L1Tier(PageTier):
             pool.owners.remove(slot)
             pool.put(slot)
             raise
+        if self._audit is not None:
+            self._audit.changed(component, slot)
         return Cloned(slot, self._fences.record(msg.stream))
 
 

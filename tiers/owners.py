@@ -37,6 +37,14 @@ class Owners:
         self._marks = np.frombuffer(self._bytes, dtype=_MARK)
         self._cells = memoryview(self._bytes).cast("I")
 
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def given(self, part: slice) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Say of a part of the pages which have an owner."""
+        given: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._marks[part] == _OWNED
+        return given
+
     def add(self, pages: PageList) -> None:
         """Mark pages that have no owner; they must be ids of the pool, each once."""
         if not pages:

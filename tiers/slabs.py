@@ -26,6 +26,7 @@ class SlabSpace:
     """
 
     def __init__(self, slabs: int, slab_bytes: int) -> None:
+        self.slabs = slabs
         self.slab_bytes = slab_bytes
         self.nbytes = slabs * slab_bytes
         self._common = list(range(slabs))
@@ -79,6 +80,10 @@ class _Slab:
         first = self.fresh
         self.fresh = min(self.end, first - left)
         return pages + np.arange(first, self.fresh, dtype=np.int32).tobytes()
+
+    def free_pages(self) -> PageList:
+        """List what `take` could give."""
+        return self.freed.tobytes() + np.arange(self.fresh, self.end, dtype=np.int32).tobytes()
 
 
 class SlabPool:
@@ -154,12 +159,16 @@ class SlabPool:
 
     def free_pages(self) -> PageList:
         """See `PagePool`: the free pages of our slabs; those of unclaimed slabs are nobody's."""
-        pages: array[int] = array("i")
-        for index in self._open:
-            slab = self._slabs[index]
-            pages.extend(slab.freed)
-            pages.extend(range(slab.fresh, slab.end))
-        return pages.tobytes()
+        return b"".join([self._slabs[index].free_pages() for index in self._open])
+
+    def free_part(self, part: int, size: int) -> PageList | None:
+        """See `PagePool`: a part is some slabs of the arena, of which the pool may hold any."""
+        slabs = max(1, size // self.slab_pages)
+        first = part * slabs
+        if first >= self._space.slabs:
+            return None
+        held = (self._slabs.get(index) for index in range(first, first + slabs))
+        return b"".join([slab.free_pages() for slab in held if slab is not None])
 
     def _by_slab(self, pages: PageList) -> Iterator[tuple[int, PageList]]:
         """Cut a list where the slab changes: seldom, as pages are given out slab by slab."""

@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 
 from ..actors import Leaf, handles
-from ..errors import ConfigError
+from ..errors import ConfigError, IntegrityError
 from ..spec import PAGE_ID_BYTES, PageList
 from .allocator import PagePool
+from .audit_messages import BeginPages, CountPages, Faults, JudgePages
 from .fences import Fences, NoFences
 from .messages import Allocate, Allocated, Free, FreePages, Over, PoolUsage, Short, Usage
+from .page_audit import PageAudit
 
 
 class _Pools(dict[str, PagePool]):
@@ -36,6 +38,7 @@ class PageTier(Leaf):
         self._fences = NoFences() if fences is None else fences
         self._held: dict[int, list[tuple[PagePool, PageList, int]]] = {}
         self._cooling: deque[tuple[PagePool, PageList, int]] = deque()
+        self._audit: PageAudit | None = None
 
     @handles(Allocate)
     def allocate(self, msg: Allocate) -> Allocated | Short:
@@ -57,6 +60,9 @@ class PageTier(Leaf):
         except ConfigError:
             self._undo(msg, taken)
             raise
+        if self._audit is not None:
+            for (component, _), pages in zip(msg.want, taken, strict=True):
+                self._audit.changed(component, pages)
         return Allocated(tuple(taken))
 
     @handles(Free)
@@ -77,6 +83,8 @@ class PageTier(Leaf):
             raise
         cools = fence and not self._fences.passed(fence)
         for component, pages, op in items:
+            if self._audit is not None:
+                self._audit.changed(component, pages)
             if op:
                 if pages:
                     pool = pools[component]
@@ -95,6 +103,8 @@ class PageTier(Leaf):
             return ()
         freed: dict[str, int] = {}
         for pool, pages, fence in held:
+            if self._audit is not None:
+                self._audit.changed(pool.component, pages)
             count = len(pages) // PAGE_ID_BYTES
             pool.quarantined -= count
             if fence and not self._fences.passed(fence):
@@ -123,6 +133,32 @@ class PageTier(Leaf):
         held += [pages for p, pages, _ in self._cooling if p is pool]
         return pool.free_pages(), b"".join(held)
 
+    # -- audits -----------------------------------------------------------------------------------
+
+    @handles(BeginPages)
+    def begin_audit(self, msg: BeginPages) -> frozenset[int]:
+        """Begin a round, unless this one has begun."""
+        if self._audit is None or self._audit.number != msg.round:
+            self._audit = PageAudit(msg.round, self._pools)
+        return frozenset(self._held)
+
+    @handles(CountPages)
+    def count_pages(self, msg: CountPages) -> Faults:
+        """Count owners for an audit."""
+        return self._auditing().count(msg)
+
+    @handles(JudgePages)
+    def judge_pages(self, msg: JudgePages) -> Faults | None:
+        """Judge some more pages for an audit."""
+        return self._auditing().judge(msg)
+
+    def _auditing(self) -> PageAudit:
+        if self._audit is None:
+            raise IntegrityError("no round of an audit has begun")
+        return self._audit
+
+    # -- pages freed and not at rest ----------------------------------------------------------------
+
     def _cool(self, pool: PagePool, pages: PageList, fence: int) -> None:
         pool.quarantined += len(pages) // PAGE_ID_BYTES
         self._cooling.append((pool, pages, fence))
@@ -132,6 +168,8 @@ class PageTier(Leaf):
         cooling = self._cooling
         while cooling and self._fences.passed(cooling[0][2]):
             pool, pages, _ = cooling.popleft()
+            if self._audit is not None:
+                self._audit.changed(pool.component, pages)
             pool.quarantined -= len(pages) // PAGE_ID_BYTES
             pool.put(pages)
 

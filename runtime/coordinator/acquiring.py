@@ -178,6 +178,7 @@ class AcquireFlight(Flight, eq=False):
         by, record, self._record = self.by, self._record, None
         if record is None:
             return None
+        by.book.live.to_change(record.id)
         if await by.claiming.complete(record, self.msg.stream):
             return self._leased(record)
         await by.book.release(record)
@@ -263,6 +264,18 @@ class AcquireFlight(Flight, eq=False):
             self.searched, self.full = full is not None, full or 0
         if not self._transfers:
             self.by.let_go_on(self)
+
+    def is_awaited(self) -> bool:
+        """Say whether something will let it go on: its turn, or each of the transfers it waits for."""
+        if self.state is State.QUEUED:
+            return self in self.by.queue.waiting
+        if self in self.by.ready:
+            return True
+        running = self.by.transfers.running
+        return bool(self._transfers) and all(
+            running.get(transfer.id) is transfer and self in transfer.waiting
+            for transfer in self._transfers
+        )
 
     async def let_go(self) -> None:
         """Let go of what a failed copy was to complete; what L1 has must do."""

@@ -29,6 +29,11 @@ class Alarm:
         self._actor = actor
         self._scope: trio.CancelScope | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it is to ring, or has rung and nobody has said so yet."""
+        return self._scope is not None
+
     def set(self, at: float) -> None:
         """Ring at this time (trio time), or before where it is set for an earlier one."""
         if self._scope is None:

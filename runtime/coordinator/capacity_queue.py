@@ -102,6 +102,10 @@ class CapacityQueue:
         self._served = False
         self._alarm.set(self._next_deadline())
 
+    def is_watched(self) -> bool:
+        """Say whether the alarm is set where somebody has a deadline."""
+        return self._alarm.is_set or self._next_deadline() == inf
+
     def _next_deadline(self) -> float:
         """Find the earliest deadline of who still waits."""
         deadlines = self._deadlines

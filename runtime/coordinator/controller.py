@@ -7,7 +7,7 @@ an error of a child task is a crash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -21,6 +21,8 @@ from ...tiers.store.keys import chain, encoded_seed
 from ...tiers.store.protocol import MissReason
 from .. import messages as m
 from .endpoints import Endpoints, Spans
+
+_Order = m.Copy | m.Find | m.Fetch | m.Save
 
 
 class HybridCacheController(Coordinator):
@@ -36,16 +38,32 @@ class HybridCacheController(Coordinator):
         self._engine = engine
         self._store = store
         self._endpoints = endpoints
+        self._working: set[int] = set()
 
     async def _report(self, msg: Message[None]) -> None:
         await self.system.find("/cache").ask(msg)
+
+    def _begin(self, work: Callable[[Any], Awaitable[None]], msg: _Order) -> None:
+        self._working.add(msg.op)
+        self.start(self._work, work, msg)
+
+    async def _work(self, work: Callable[[Any], Awaitable[None]], msg: _Order) -> None:
+        try:
+            await work(msg)
+        finally:
+            self._working.discard(msg.op)
+
+    @handles(m.Working)
+    async def working(self, msg: m.Working) -> frozenset[int]:
+        """Return the transfers that child tasks work on."""
+        return frozenset(self._working)
 
     # -- copies between L1 and L2 ---------------------------------------------------------------------
 
     @handles(m.Copy)
     async def copy(self, msg: m.Copy) -> None:
         """Start a batch of copies."""
-        self.start(self._copy, msg)
+        self._begin(self._copy, msg)
 
     async def _copy(self, msg: m.Copy) -> None:
         if self._engine is None:
@@ -62,7 +80,7 @@ class HybridCacheController(Coordinator):
     @handles(m.Find)
     async def find(self, msg: m.Find) -> None:
         """Start to look in the store."""
-        self.start(self._find, msg)
+        self._begin(self._find, msg)
 
     async def _find(self, msg: m.Find) -> None:
         chains = await self._hash(encoded_seed(msg.namespace), msg.tokens)
@@ -111,7 +129,7 @@ class HybridCacheController(Coordinator):
     @handles(m.Fetch)
     async def fetch(self, msg: m.Fetch) -> None:
         """Start to read objects into L2."""
-        self.start(self._fetch, msg)
+        self._begin(self._fetch, msg)
 
     async def _fetch(self, msg: m.Fetch) -> None:
         answer = await self._do(s.Fetch(msg.items))
@@ -120,7 +138,7 @@ class HybridCacheController(Coordinator):
     @handles(m.Save)
     async def save(self, msg: m.Save) -> None:
         """Start to write objects from L2."""
-        self.start(self._save, msg)
+        self._begin(self._save, msg)
 
     async def _save(self, msg: m.Save) -> None:
         chunk = self._endpoints.chunk

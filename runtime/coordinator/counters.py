@@ -9,6 +9,18 @@ from ...spec import Tier
 DIRECTIONS = ("l1_l2", "l2_l1", "l2_l3", "l3_l2")
 
 
+class AuditCounts:
+    """Rounds of audits that were begun, and that were done; their slices, and what these have found."""
+
+    __slots__ = ("begun", "findings", "rounds", "slices")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.rounds = 0
+        self.slices = 0
+        self.findings = 0
+
+
 class Counters:
     """Running numbers; lists are by component, in the model's order.
 
@@ -19,6 +31,7 @@ class Counters:
     """
 
     __slots__ = (
+        "audits",
         "demoted",
         "evicted",
         "lower",
@@ -42,6 +55,7 @@ class Counters:
         self.moved_bytes = dict.fromkeys(DIRECTIONS, 0)
         self.prefetches: Counter[str] = Counter()
         self.skipped_backups = 0
+        self.audits = AuditCounts()
 
     @property
     def hits(self) -> tuple[int, int, int]:

@@ -37,6 +37,10 @@ class ExtendFlight(Flight, eq=False):
         self.answer(extended)
         return True
 
+    def is_awaited(self) -> bool:
+        """Say whether something will let it go on: it stands in the queue."""
+        return self in self.by.queue.waiting
+
     async def expire(self) -> bool:
         """Be refused; whether its lease holds anything that a release would give to others."""
         error, _ = await self.by.no_capacity(self.record, self.msg.count)
@@ -98,6 +102,7 @@ class Extending:
 
     async def take(self, record: LeaseRecord, count: int) -> m.Extended | None:
         """Extend if there is room now."""
+        self._leases.to_change(record.id)
         want = self._want(record, count)
         got = await self._capacity.allocate(_L1, want) if want else self._nothing
         return None if isinstance(got, Shortage) else self._grant(record, count, got)

@@ -97,13 +97,14 @@ async def gather(
         actors.page,
         await actors.tree.ask(v.Nodes()),
         tuple(components),
-        tuple(_lease_view(record) for record in leases),
+        tuple(lease_view(record) for record in leases),
         pools,
         staged,
     )
 
 
-def _lease_view(record: LeaseRecord) -> LeaseView:
+def lease_view(record: LeaseRecord) -> LeaseView:
+    """Return what a lease holds now."""
     return LeaseView(
         record.id,
         record.anchor,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...components import messages as c
 from ...errors import StaleLease
 from ...spec import Tier
 from .. import messages as m
 from .capacity import Capacity
 from .leases import LeaseRecord, Share
+
+if TYPE_CHECKING:
+    from .lease_audit import LeaseAudit
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 
@@ -23,6 +28,14 @@ class LiveLeases(dict[int, LeaseRecord]):
         super().__init__()
         self.last = 0
         self.unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
+        self.audit: LeaseAudit | None = None
+
+    def to_change(self, id: int) -> LeaseRecord:
+        """Return a lease that is about to change: a running audit notes first what it is."""
+        record = self[id]
+        if self.audit is not None:
+            self.audit.before(record)
+        return record
 
     def __missing__(self, id: int) -> LeaseRecord:
         raise StaleLease(id)
@@ -56,6 +69,8 @@ class LeaseBook:
 
         That comes first, so that a crash on the way does not bring it back.
         """
+        if self.live.audit is not None:
+            self.live.audit.before(record)
         del self.live[record.id]
         free: list[tuple[str, bytes, int]] = []
         extent, published = record.extent, record.published

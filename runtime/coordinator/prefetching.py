@@ -133,6 +133,11 @@ class Prefetch(Transfer):
         self.items: tuple[s.StoreItem, ...] = ()
         by.by_chunk[key] = self
 
+    @property
+    def at_work(self) -> bool:
+        """See Transfer: nobody works on it while it waits for room."""
+        return self not in self._by.queued
+
     # -- searching ------------------------------------------------------------------------------------
 
     async def search(self) -> None:

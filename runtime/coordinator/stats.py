@@ -27,6 +27,14 @@ class ComponentStats(msgspec.Struct, frozen=True, gc=False):
     promoted: int
 
 
+class AuditStats(msgspec.Struct, frozen=True, gc=False):
+    """What audits have done since the cache opened: whole rounds, slices, and what they have found."""
+
+    rounds: int
+    slices: int
+    findings: int
+
+
 class CacheStats(msgspec.Struct, frozen=True):
     """Counters since the cache opened, and usage now. Tokens, pages and bytes as the names say.
 
@@ -51,6 +59,7 @@ class CacheStats(msgspec.Struct, frozen=True):
     forgotten_tokens: dict[str, int]
     pools: dict[str, tuple[t.PoolUsage, ...]]
     store: s.StoreTierStatistics | None
+    audits: AuditStats
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
@@ -105,7 +114,7 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
 
     async def gather(self) -> CacheStats:
         """Put the report together; used inside an operation of the cache actor."""
-        totals, actors = self.totals(), self.actors
+        totals, actors, audits = self.totals(), self.actors, self.counters.audits
         pools: dict[str, tuple[t.PoolUsage, ...]] = {}
         for tier, ref in actors.tiers.items():
             pools[tier.name.lower()] = await ref.ask(t.Usage())
@@ -126,4 +135,5 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             forgotten_tokens=dict(self.recoveries.forgotten),
             pools=pools,
             store=None if actors.store is None else await actors.store.ask(s.ReadStoreTier()),
+            audits=AuditStats(audits.rounds, audits.slices, audits.findings),
         )

@@ -86,6 +86,11 @@ class Transfer:
         self.started = transfers.report.now()
         self.waiting: dict[AcquireFlight, None] = {}
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a child task of the controller works on it, or its report is on its way."""
+        return True
+
     def join(self, flight: AcquireFlight) -> None:
         """Have an acquire wait for the end."""
         self.waiting[flight] = None

@@ -16,6 +16,7 @@ from ...tiers.fences import Fences
 from .. import messages as m
 from .acquiring import AcquireFlight, Acquiring
 from .alarm import Alarm
+from .auditing import Auditing
 from .backups import Backups
 from .batching import Batching
 from .cache_actors import CacheActors
@@ -41,6 +42,7 @@ from .saving import Save, Saving
 from .splitting import Splitter
 from .stats import CacheStats, Statistics
 from .transfers import Transfers
+from .wait_audit import Background, Waits
 
 
 class AskersLeft(Message[None], frozen=True):
@@ -128,8 +130,16 @@ class UnifiedRadixCache(Coordinator):
             waiting=self._queue.waiting,
         )
         self._flights: dict[ReplyToken, AcquireFlight | ExtendFlight] = {}
+        self._background = Background()
+        waits = Waits(
+            flights=self._flights,
+            transfers=self._transfers,
+            queue=self._queue,
+            due=self._due,
+            background=self._background,
+        )
+        self._auditing = Auditing(actors, leases, self._prefetching, waits, counters.audits)
         self._settling: dict[ReplyToken, None] = {}
-        self._woken = False
         self._left: list[ReplyToken] = []
         self._cleaning_up = False
         self._has_l2 = actors.l2 is not None
@@ -169,8 +179,8 @@ class UnifiedRadixCache(Coordinator):
         if queue.waiting:
             await queue.serve()
             self._cooling.wait(self._capacity.fence)
-        if not self._woken and (self._backups.startable() or self._saving.startable()):
-            self._woken = True
+        if not self._background.woken and (self._backups.startable() or self._saving.startable()):
+            self._background.woken = True
             self.ref.tell(m.Background(), needed=True)
         if self._settling and self._transfers.quiet():
             for token in self._settling:
@@ -210,7 +220,7 @@ class UnifiedRadixCache(Coordinator):
         """Give private pages, in the order of asking; answer later where room must come first."""
         if msg.fence:
             self._capacity.note_fence(msg.fence)
-        extended = await self._extending.extend(self._leases[msg.lease], msg)
+        extended = await self._extending.extend(self._leases.to_change(msg.lease), msg)
         if isinstance(extended, ExtendFlight):
             extended.wait_with(self._flights, self.defer())
             return None
@@ -226,21 +236,21 @@ class UnifiedRadixCache(Coordinator):
     @handles(m.Snapshot)
     async def snapshot(self, msg: m.Snapshot) -> int:
         """Copy the working state into a slot of its own, if there is one: a snapshot is a bonus."""
-        return await self._extending.snapshot(self._leases[msg.lease], msg)
+        return await self._extending.snapshot(self._leases.to_change(msg.lease), msg)
 
     @handles(m.Trim)
     async def trim(self, msg: m.Trim) -> int:
         """Give back private room that was not used; return the extent."""
         if msg.fence:
             self._capacity.note_fence(msg.fence)
-        return await self._extending.trim(self._leases[msg.lease], msg.count)
+        return await self._extending.trim(self._leases.to_change(msg.lease), msg.count)
 
     @handles(m.Publish)
     async def publish(self, msg: m.Publish) -> m.Published:
         """Hand computed pages to the tree; duplicates are given back and re-pointed."""
         if msg.fence:
             self._capacity.note_fence(msg.fence)
-        return await self._publishing.publish(self._leases[msg.lease], msg)
+        return await self._publishing.publish(self._leases.to_change(msg.lease), msg)
 
     @handles(m.Release)
     async def release(self, msg: m.Release) -> bool:
@@ -294,14 +304,16 @@ class UnifiedRadixCache(Coordinator):
                 await self.release(back)
             elif back[0].lease in self._leases:
                 extend, extended = back
-                await self._extending.take_back(self._leases[extend.lease], extend.count, extended)
+                record = self._leases.to_change(extend.lease)
+                await self._extending.take_back(record, extend.count, extended)
 
     # -- between tiers --------------------------------------------------------------------------------
 
     @handles(m.Background)
     async def background(self, msg: m.Background) -> None:
         """Start backups and saves: one of each at a time, so that many nodes make one batch."""
-        self._woken = False
+        self._background.woken = False
+        self._background.heard += 1
         if self._backups.startable():
             await self._backups.start()
         if self._saving.startable():
@@ -368,3 +380,8 @@ class UnifiedRadixCache(Coordinator):
     async def inspect(self, msg: m.Inspect) -> Inspection:
         """Return all bookkeeping at this moment."""
         return await gather(self._actors, tuple(self._leases.values()), self._prefetching.staged())
+
+    @handles(m.Audit)
+    async def audit(self, msg: m.Audit) -> tuple[m.Finding, ...]:
+        """Do the next slice of an audit."""
+        return await self._auditing.slice(self.path)

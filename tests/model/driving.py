@@ -79,12 +79,15 @@ async def _at_once(work: Callable[..., Any], *args: Any, **_: object) -> Any:
 def simulated(seed: int, chunk: int) -> Iterator[None]:
     """Make a history repeatable: no threads, no look at the real clock, tasks in an order by `seed`.
 
-    Callers yield at every call or never; objects of the store hold `chunk` tokens.
+    Callers yield at every call or never; objects of the store hold `chunk` tokens. A slice of an audit
+    looks at very little, so that a round meets many changes.
     """
     with (
         seeded_scheduler(seed),
         mock.patch("trio.to_thread.run_sync", _at_once),
         mock.patch("banyankv.runtime.assembly.chunk_tokens", return_value=chunk),
-        mock.patch("banyankv.runtime.port._YIELD_SECONDS", -1.0 if seed % 2 else 1e9),
+        mock.patch.multiple("banyankv.runtime.coordinator.audit_round", NODES=2, STEPS=2),
+        mock.patch.multiple("banyankv.runtime.coordinator.lease_audit", _LEASES=1),
+        mock.patch("banyankv.runtime.port.YIELD_SECONDS", -1.0 if seed % 2 else 1e9),
     ):
         yield

@@ -8,6 +8,7 @@ import numpy as np
 from banyankv import Cache, Namespace, Tier
 from banyankv.runtime.checking import check
 from banyankv.runtime.coordinator.inspection import Inspection
+from banyankv.runtime.messages import Audit
 from banyankv.spec import PAGE_ID_BYTES
 
 from .driving import Gate
@@ -80,6 +81,8 @@ class Judge:
         self.referee = Referee(cache.config.model)
         self.rules = self.referee.rules
         self.turns: list[Turn] = []
+        self.slices = 0
+        """Slices of an audit that are done at each look."""
         self.waiting = 0
         """Requests that have not been answered: what they hold, the turns do not explain."""
         self.covers: dict[int, dict[str, tuple[Key, int]]] = {}
@@ -108,6 +111,7 @@ class Judge:
 
     async def judge_moment(self, *, at_rest: bool) -> Flat:
         """Hold all invariants against the cache as it is; `at_rest` when no copy is in flight."""
+        await self._audited()
         seen = await self.cache.inspect()
         check(seen)
         flat = flatten(seen, self.rules.page)
@@ -121,6 +125,12 @@ class Judge:
         if at_rest and self.config.l2:
             await self._written_through(flat)
         return flat
+
+    async def _audited(self) -> None:
+        """Some slices of an audit, which goes on all the time and has nothing to find."""
+        for _ in range(self.slices):
+            found = await self.cache._port.ask(Audit())
+            assert not found, f"the audit cries wolf: {found}"
 
     async def _written_through(self, flat: Flat) -> None:
         """Where L2 always had room and no copy failed, it has all that L1 has."""

@@ -43,6 +43,7 @@ class Player:
                 trio.open_nursery() as nursery,
             ):
                 self.bench = Bench(cache, gate, nursery, self.history_store)
+                self.bench.slices = 1 + self.script.seed % 4
                 while steps:
                     step = steps.pop(0)
                     if step.verb == "restart":
