@@ -36,6 +36,7 @@ def serve(
     chunk: Annotated[int, Parameter(group=_SERVE)] = 256,
     batched: Annotated[bool, Parameter(group=_SERVE)] = True,
     grace: Annotated[float, Parameter(group=_SERVE)] = 5.0,
+    audit_rate: Annotated[float, Parameter(group=_SERVE)] = 10.0,
     page_size: Annotated[int, Parameter(group=_ROOM)] = PAGE_SIZE,
     l1_tokens: Annotated[int, Parameter(group=_ROOM)] = 16_384,
     l2_tokens: Annotated[int, Parameter(group=_ROOM)] = 65_536,
@@ -68,6 +69,9 @@ def serve(
         Compute a token of all requests that answer in one forward, and not one by one.
     grace
         Seconds that running requests have to end when the server ends.
+    audit_rate
+        Slices a second, each of about a millisecond, by which an audit proves the cache's
+        invariants while requests run; 0 for none.
     page_size
         Tokens of a page.
     l1_tokens
@@ -112,7 +116,7 @@ def serve(
         loaded = load(model)
         require_bytes(loaded)
         layout = describe(loaded, page_size=page_size)
-    config = tiers.config(layout.spec, device=str(loaded.device))
+    config = tiers.config(layout.spec, device=str(loaded.device), audit_rate=audit_rate)
     settings = server.Settings(
         name=Path(model).name,
         host=host,

@@ -7,6 +7,7 @@ an error of a child task is a crash.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -38,20 +39,23 @@ class HybridCacheController(Coordinator):
         self._engine = engine
         self._store = store
         self._endpoints = endpoints
-        self._working: set[int] = set()
+        self._working: Counter[int] = Counter()
 
     async def _report(self, msg: Message[None]) -> None:
         await self.system.find("/cache").ask(msg)
 
     def _begin(self, work: Callable[[Any], Awaitable[None]], msg: _Order) -> None:
-        self._working.add(msg.op)
+        self._working[msg.op] += 1
         self.start(self._work, work, msg)
 
     async def _work(self, work: Callable[[Any], Awaitable[None]], msg: _Order) -> None:
         try:
             await work(msg)
         finally:
-            self._working.discard(msg.op)
+            # One task ends when the report has been heard, by which the next may have begun.
+            self._working[msg.op] -= 1
+            if not self._working[msg.op]:
+                del self._working[msg.op]
 
     @handles(m.Working)
     async def working(self, msg: m.Working) -> frozenset[int]:
