@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
+
 import pytest
 import trio
 from banyankv import (
@@ -136,16 +139,37 @@ def test_cancelling_what_is_done_leaves_it_done(dispatch):
 
 def test_cancelled_at_any_moment_nothing_is_left(dispatch):
     """The canceller is as fast as it can: it meets calls before, in and after every stage."""
+    kept = []  # a ticket that is dropped would give its lease back too
     with threads.open_cache(config(dispatch, {"full": 20, "mamba": 8}, 60)) as cache:
         for number in range(300):
             ticket = cache.submit(cache.acquire, [*PROMPT[:6], number % 5])
             for _ in range(number % 7):
                 ticket.poll()
             ticket.cancel()
-            if number % 3:
+            kept.append(ticket)
+            if not number % 3:
                 with pytest.raises(TicketCancelled):
                     ticket.result(20)
         clean(cache)
+
+
+def test_cancelled_in_the_middle_what_it_takes_after_that_is_given_back(dispatch):
+    begun, go = threading.Event(), threading.Event()
+
+    async def slowly():
+        begun.set()
+        go.wait(20)
+        return await cache._lease(partial(cache._cache.acquire, [1]), 0)
+
+    with threads.open_cache(config(dispatch, {"full": 9})) as cache:
+        ticket = cache._send(slowly, None)
+        assert begun.wait(20)
+        ticket.cancel()
+        go.set()
+        until(ticket.poll)
+        clean(cache)  # before anybody asks for the result
+        with pytest.raises(TicketCancelled):
+            ticket.result()
 
 
 def test_a_ticket_that_is_dropped_gives_its_lease_back(dispatch):
