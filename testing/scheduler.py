@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ _SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
 _RANDOM = "_r"
 
 
-class _Order:
+class _Order(random.Random):
     """Stands in for trio's generator: orders tasks that may run by their names and a seed.
 
     So two actors' tasks that may run at the same moment run in the same order in any run with the
@@ -22,6 +23,7 @@ class _Order:
     """
 
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self._seed = seed
         self._ranks: dict[str, bytes] = {}
 
