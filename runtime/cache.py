@@ -102,7 +102,7 @@ class Cache:
             self._port.refuse_stopped(error)
             raise
         request.leased()
-        return Lease(self._port, acquired, count, request)
+        return Lease(self._port, acquired, count, request, msg.stream)
 
     @trio.lowlevel.enable_ki_protection
     def try_acquire(
@@ -136,7 +136,7 @@ class Cache:
             self._port.refuse_stopped(error)
             raise
         request.leased()
-        return Lease(self._port, acquired, count, request)
+        return Lease(self._port, acquired, count, request, msg.stream)
 
     @trio.lowlevel.enable_ki_protection
     async def acquire_batch(
@@ -173,7 +173,8 @@ class Cache:
         leases: list[Lease] = []
         for acquired, asked, request in zip(leased, requests, traced, strict=True):
             request.leased()
-            leases.append(Lease(self._port, acquired, len(asked.tokens) // TOKEN_BYTES, request))
+            count = len(asked.tokens) // TOKEN_BYTES
+            leases.append(Lease(self._port, acquired, count, request, asked.stream))
         return leases
 
     def _acquire(

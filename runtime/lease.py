@@ -40,10 +40,18 @@ class Lease:
     valid until the lease is released, but see changes (a publish re-points duplicates in place, an
     extend may move the table: ask again after it). A lease belongs to one task at a time.
     After release every method raises StaleLease.
+
+    The stream of an acquire, or of a publish, is made to wait for what others wrote on other streams:
+    what the engine enqueues there finds the lease's bytes. `stream=` is by default the one that was
+    last named to the lease, from its acquire on; where none was, the caller's current one.
     """
 
-    def __init__(self, port: Port, acquired: m.Acquired, count: int, request: RequestTimer) -> None:
+    def __init__(
+        self, port: Port, acquired: m.Acquired, count: int, request: RequestTimer, stream: int
+    ) -> None:
         self._port = port
+        self._stream = stream
+        port.fences.follow(stream)
         self._request = request
         self.id = acquired.lease
         """The number by which the cache knows it."""
@@ -142,7 +150,7 @@ class Lease:
         await port.yield_if_due()
         try:
             await port.answer(
-                m.Extend(self.id, count, patience, port.fences.record(stream_handle(stream))),
+                m.Extend(self.id, count, patience, port.fences.record(self._named(stream))),
                 trace=self._request.trace,
             )
         except BaseException as error:
@@ -178,7 +186,7 @@ class Lease:
                 self.id,
                 require_text("component", component),
                 require_int("at", at),
-                stream_handle(stream),
+                self._named(stream),
             ),
             trace=self._request.trace,
         )
@@ -195,7 +203,7 @@ class Lease:
         self._require_live()
         count = require_int("trim: the number of tokens", count, 0)
         extent = await self._port.ask(
-            m.Trim(self.id, count, self._port.fences.record(stream_handle(stream))),
+            m.Trim(self.id, count, self._port.fences.record(self._named(stream))),
             trace=self._request.trace,
         )
         self._forget_ids(max(self._prompt, extent))
@@ -220,9 +228,10 @@ class Lease:
         appended = bytes(self._appended)
         port, at = self._port, self.known - len(appended) // TOKEN_BYTES
         published = await port.ask(
-            m.Publish(self.id, target, appended, at, port.fences.record(stream_handle(stream))),
+            m.Publish(self.id, target, appended, at, port.fences.record(self._named(stream))),
             trace=self._request.trace,
         )
+        port.fences.follow(self._stream)  # tables may show pages that others wrote
         if appended:
             del self._appended[: len(appended)]
         return published.length
@@ -236,7 +245,7 @@ class Lease:
         """
         if self._live:
             port, trace = self._port, self._request.trace
-            release = m.Release(self.id, port.fences.record(stream_handle(stream)))
+            release = m.Release(self.id, port.fences.record(self._named(stream)))
             self._live = False
             try:
                 try:
@@ -258,6 +267,12 @@ class Lease:
                 continue
             return
         self._record.claimed = False  # a recovery, or the audit, finds it
+
+    def _named(self, stream: int | None) -> int:
+        """Return the stream of a call, which is the default of those after it."""
+        if stream is not None:
+            self._stream = stream_handle(stream)
+        return self._stream
 
     def _require_live(self) -> None:
         if not self._live:

@@ -56,9 +56,9 @@ class SimulatedDevice:
             )
         return stream
 
-    def current(self) -> int:
-        """Return the handle of the thread's current stream."""
-        return self.stream_at(0).handle
+    def handle_of(self, stream: SimulatedStream) -> int:
+        """Return a stream's handle."""
+        return stream.handle
 
     @contextmanager
     def using(self, stream: SimulatedStream) -> Generator[None, None, None]:

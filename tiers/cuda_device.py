@@ -27,9 +27,9 @@ class CudaDevice:
             return torch.cuda.ExternalStream(handle, device=self._device)
         return torch.cuda.current_stream(self._device)
 
-    def current(self) -> int:
+    def handle_of(self, stream: torch.cuda.Stream) -> int:
         """See `Device`."""
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+        return int(stream.cuda_stream)
 
     def using(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
         """See `Device`."""

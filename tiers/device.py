@@ -65,8 +65,8 @@ class Device(Protocol):
         """Find the stream with this handle; 0 is the thread's current one."""
         ...
 
-    def current(self) -> int:
-        """Return the handle of the thread's current stream; 0 may stand for the default one."""
+    def handle_of(self, stream: Any) -> int:
+        """Return a stream's handle, the same for the same stream; 0 may stand for the default one."""
         ...
 
     def using(self, stream: Any) -> AbstractContextManager[object]:

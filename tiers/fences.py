@@ -28,6 +28,10 @@ class Fences(Protocol):
         """Mark the end of what is enqueued on `stream` now; 0 means the thread's current stream."""
         ...
 
+    def follow(self, stream: int = 0) -> None:
+        """Have what is enqueued on `stream` from now on done after all that was recorded on others."""
+        ...
+
     def passed(self, fence: int) -> bool:
         """Tell, without waiting, whether the device has done everything recorded up to `fence`."""
         ...
@@ -50,6 +54,9 @@ class NoFences:
         """Return 0."""
         return 0
 
+    def follow(self, stream: int = 0) -> None:
+        """Do nothing."""
+
     def passed(self, fence: int) -> bool:
         """Return True."""
         return True
@@ -68,6 +75,7 @@ class FenceTable:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._events: dict[int, Event] = {}
+        self._latest: dict[int, Event] = {}  # of each stream, by its handle
         self.last = 0
 
     def __len__(self) -> int:
@@ -76,18 +84,29 @@ class FenceTable:
 
     def current(self) -> int:
         """See `Fences`."""
-        return self.device.current()
+        return self.device.handle_of(self.device.stream_at(0))
 
     def record(self, stream: int = 0) -> int:
         """See `Fences`. Also forgets the oldest fences that have passed, so the table stays small."""
         for fence, event in list(islice(self._events.items(), 2)):
             if event.query():
                 del self._events[fence]
-        event = self.device.new_event()
-        event.record(self.device.stream_at(stream))
+        event, made = self.device.new_event(), self.device.stream_at(stream)
+        event.record(made)
         self.last += 1
-        self._events[self.last] = event
+        self._events[self.last] = self._latest[self.device.handle_of(made)] = event
         return self.last
+
+    def follow(self, stream: int = 0) -> None:
+        """See `Fences`. O(streams): the latest event of each stands for those before it."""
+        made = self.device.stream_at(stream)
+        own = self.device.handle_of(made)
+        for handle, event in list(self._latest.items()):
+            if handle != own:
+                if event.query():
+                    del self._latest[handle]
+                else:
+                    made.wait_event(event)
 
     def passed(self, fence: int) -> bool:
         """See `Fences`."""

@@ -110,16 +110,18 @@ class _HostStates:
 
 
 class _DeviceStates:
-    """Copies by the device, in the order of the stream that the message names."""
+    """Copies by the device, on the stream that the message names, behind what others have enqueued."""
 
     def __init__(self, pools: DevicePools, fences: FenceTable) -> None:
         self._device = fences.device
+        self._fences = fences
         self._raw = {name: pools.raw(name) for name in pools.layouts}
         self._capacity = pools.capacity
 
     def copy(self, component: str, source: PageList, target: PageList, stream: int) -> None:
         """Enqueue the copy."""
         sources, targets = _paired(component, source, target, self._capacity[component])
+        self._fences.follow(stream)
         with self._device.using(self._device.stream_at(stream)):
             for raw in self._raw[component]:
                 for start, end in zip(sources.tolist(), targets.tolist(), strict=True):

@@ -185,6 +185,9 @@ class _Lane:
     def __init__(self, device: Device, size: int) -> None:
         self.stream = device.new_stream()
         self.done = device.new_event()
+        # The pools and the slots may still be written by what their maker has enqueued: zeroes, say.
+        self.done.record(device.stream_at(0))
+        self.stream.wait_event(self.done)
         self.limiter = trio.CapacityLimiter(1)
         self.slots = (_Slot(device, size), _Slot(device, size))
         self._turn = itertools.cycle(self.slots)

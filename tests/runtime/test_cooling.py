@@ -17,12 +17,13 @@ from banyankv import (
 )
 from banyankv.actors import Journal
 from banyankv.runtime import messages
+from banyankv.tiers.fences import NoFences
 from trio.testing import wait_all_tasks_blocked
 
 STATES = SnapshotSpec(states=(StateTensor("s", (1,), "float32"),))
 
 
-class Device:
+class Device(NoFences):
     """The fences of a device that has done what the test says."""
 
     def __init__(self) -> None:
