@@ -327,3 +327,11 @@ async def test_messages_must_be_plain_and_answers_may_be_opaque(dispatch: str) -
         bytes(journal)
     assert [entry.type for entry in read_journal(file.getvalue())][-1] == "builtins.object"
     assert repr(journal) == "<Journal of 2 records>"
+
+
+def test_the_scheduler_may_be_seeded_under_trios_own_clock() -> None:
+    async def main() -> None:
+        await trio.lowlevel.checkpoint()
+
+    with seeded_scheduler(7):
+        trio.run(main)
