@@ -4,8 +4,6 @@ One radix tree of token prefixes, components that say what may be reused, tiers 
 bytes are; each an actor, all inside your own trio program. Start with `open_cache`.
 """
 
-import sys as _sys
-
 from .errors import (
     ActorCrashed,
     ActorStopped,
@@ -24,6 +22,7 @@ from .errors import (
     WouldWait,
     WrongHost,
 )
+from .hosts import asyncio as asyncio
 from .hosts import threads as threads
 from .runtime.cache import Cache, open_cache
 from .runtime.config import CacheConfig, StoreConfig
@@ -34,9 +33,6 @@ from .runtime.messages import HitTokens
 from .spec import ModelSpec, Namespace, PagedSpec, SnapshotSpec, StateTensor, Tier
 from .telemetry import Telemetry, configure_telemetry
 from .tiers.store.protocol import StoreNotKept, StoreSetAside
-
-# A name of the public face, not a place: the room is hosts/.
-_sys.modules[f"{__name__}.threads"] = threads
 
 __all__ = [
     "ActorCrashed",

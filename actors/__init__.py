@@ -16,7 +16,7 @@ from .journal import Journal, read_journal
 from .message import Message, Reply
 from .observer import Fact, Hop, Observer, Trace
 from .ref import Ref
-from .reply import ReplyToken
+from .reply import Phase, ReplyToken
 from .specs import Backoff, ChildSpec, Restart, Strategy, SupervisorSpec
 from .supervision import Supervisor
 from .system import ActorSystem, open_system
@@ -42,6 +42,7 @@ __all__ = [
     "Leaf",
     "Message",
     "Observer",
+    "Phase",
     "Reason",
     "Ref",
     "Reply",

@@ -30,7 +30,7 @@ from .gate import (
     describe,
 )
 from .mailbox import Mailbox
-from .notices import Abandoned, Prepare
+from .notices import Abandoned, Prepare, Unwanted
 from .operations import Parked, beginner
 from .reply import Phase, ReplyToken
 
@@ -295,7 +295,7 @@ class Cell:
         left = self.mailbox.clear()
         self.gate &= ~QUEUED
         for envelope in left:
-            if not isinstance(envelope.msg, (Abandoned, Down)):
+            if not isinstance(envelope.msg, (Abandoned, Unwanted, Down)):
                 self.system.dead_letters.add(reason, self.path, envelope.msg, envelope.trace)
                 envelope.reply.dispose(error())
 

@@ -30,7 +30,7 @@ from .gate import (
     WATCHED,
     describe,
 )
-from .notices import Abandoned, Prepare
+from .notices import Abandoned, Prepare, Unwanted
 from .operations import Parked, park
 from .reply import Phase, ReplyToken
 
@@ -212,6 +212,9 @@ def deliver(cell: Cell, envelope: Envelope) -> None:
             actor = cell.actor
             cell.tokens.pop(token, None)
             cell.run_hook(lambda: actor.abandoned(token), token.trace)
+        return
+    if type(msg) is Unwanted:
+        cell.unclaimed(msg.token, *msg.token.given())
         return
     if type(msg) is Down and cell.actor is not None:
         watcher = cell.actor

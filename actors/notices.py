@@ -21,3 +21,12 @@ class Prepare:
     """A life has begun: what a coordinator does before it hears anybody."""
 
     __slots__ = ()
+
+
+class Unwanted:
+    """An answer was given and reached nobody: its asker was cancelled before it could run on."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: ReplyToken) -> None:
+        self.token = token

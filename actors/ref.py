@@ -127,6 +127,16 @@ class Ref(Cell, Generic[A_co]):
         answer = answer.result()
         return answer
 
+    def begin(
+        self, msg: Message[Answer], *, deadline: float | None = None, trace: Trace | None = None
+    ) -> Answer | ReplyToken:
+        """Ask, as `ask` does, but return the token of an answer that must be waited for.
+
+        For whoever is no trio task: it waits by the token's `rouses` and `give_up`.
+        """
+        answer: Answer | ReplyToken = dispatch.begin(self, msg, deadline, trace)
+        return answer
+
     def condemn(self, error: Exception) -> None:
         """Have the actor crash by an error that another has found: its state cannot be trusted."""
         if not self.gate & STOPPED:

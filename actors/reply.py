@@ -12,7 +12,8 @@ import trio
 
 from ..errors import BanyanError, DeadlineExceeded
 from .dead_letters import Reason
-from .gate import BUSY
+from .gate import BUSY, STOPPED
+from .notices import Unwanted
 
 if TYPE_CHECKING:
     from .cell import Cell
@@ -195,18 +196,11 @@ class ReplyToken:
                 return
         except BaseException:
             if waiting:
-                self._withdrawn(Reason.ASKER_GONE)
+                self.lost(Reason.ASKER_GONE)
             raise
         if waiting:
-            self._withdrawn(Reason.DEADLINE)
-        raise DeadlineExceeded(
-            f"{self.cell.path} did not answer {type(self.msg).__name__} before its deadline"
-        )
-
-    def _withdrawn(self, reason: Reason) -> None:
-        # still queued when its asker left: the message itself is dead
-        if self.phase is Phase.ANSWERED and self.msg.withdrawable:
-            self.cell.system.dead_letters.add(reason, self.cell.path, self.msg, self.trace)
+            self.lost(Reason.DEADLINE)
+        raise self.expired()
 
     async def _sleep(self, until: Phase = Phase.ANSWERED) -> None:
         while self.phase is not Phase.ANSWERED and self.phase is not until:
@@ -227,6 +221,23 @@ class ReplyToken:
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+
+    def expired(self) -> DeadlineExceeded:
+        """Make the error for an asker whose deadline is over."""
+        return DeadlineExceeded(
+            f"{self.cell.path} did not answer {type(self.msg).__name__} before its deadline"
+        )
+
+    def lost(self, reason: Reason) -> None:
+        """Note that an asker left that found its message queued: if it still was, the message is dead."""
+        if self.phase is Phase.ANSWERED and self.msg.withdrawable:
+            self.cell.system.dead_letters.add(reason, self.cell.path, self.msg, self.trace)
+
+    def unwanted(self) -> None:
+        """Have the actor told that the answer, which was given, reached nobody: it takes it back."""
+        self.left = True
+        if not self.cell.gate & STOPPED:
+            self.cell.post_notice(Unwanted(self))
 
     def give_up(self) -> bool:
         """Leave, if the asker may; where not, who waits is roused when it may, or has its answer.

@@ -73,6 +73,7 @@ _MADE = {"Telemetry", "FaultyStore", "MemoryStore", "SeededFaults", "SimulatedDe
 """Classes that are made by a call, whose arguments are shown."""
 
 _INTERNAL = {
+    "leave",
     "through",
     "begin",
     "fact",

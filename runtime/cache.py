@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 class Cache:
     """A prefix cache inside this process. Made by `open_cache`; use it from the same trio run.
 
+    One that `banyankv.asyncio.open_cache` made is used from tasks of the same asyncio loop instead.
+
     Async methods check for cancellation before they begin, never after: what they took is yours or
     was given back. They yield when they must wait, or when the caller has run for a millisecond.
 
@@ -249,6 +251,10 @@ class Cache:
         """Return the actors of this cache with their statistics."""
         return self._assembled.system.tree()
 
+    def leave(self) -> None:
+        """Note that the block is being left: what its leases hold is forgotten with the cache."""
+        self._port.closed = True
+
     def through(self, port: Callable[[ModelSpec, Assembled], Port]) -> Cache:
         """Return this cache as another host reaches it; one that is opened here closes it here."""
         made = port(self.config.model, self._assembled)
@@ -309,9 +315,9 @@ async def open_cache(
         faults=faults,
     ) as assembled:
         close = telemetry.register_metrics(assembled.readings)
-        port = Port(config.model, assembled)
+        cache = Cache(config, assembled, Port(config.model, assembled), telemetry)
         try:
-            yield Cache(config, assembled, port, telemetry)
+            yield cache
         finally:
-            port.closed = True
+            cache.leave()
             close()

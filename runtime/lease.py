@@ -201,11 +201,16 @@ class Lease:
         what is published, nor what had room when the last extend was asked for.
         """
         self._require_live()
-        count = require_int("trim: the number of tokens", count, 0)
-        extent = await self._port.ask(
-            m.Trim(self.id, count, self._port.fences.record(self._named(stream))),
-            trace=self._request.trace,
-        )
+        count, before = require_int("trim: the number of tokens", count, 0), self.extent
+        try:
+            extent = await self._port.ask(
+                m.Trim(self.id, count, self._port.fences.record(self._named(stream))),
+                trace=self._request.trace,
+            )
+        except BaseException:
+            if self.extent < before:  # done, and cancelled after that: asyncio tells so
+                self._forget_ids(max(self._prompt, self.extent))
+            raise
         self._forget_ids(max(self._prompt, extent))
 
     def _forget_ids(self, known: int) -> None:
@@ -245,6 +250,8 @@ class Lease:
         """
         if self._live:
             port, trace = self._port, self._request.trace
+            if not port.ref.stopped:
+                port.require_host()
             release = m.Release(self.id, port.fences.record(self._named(stream)))
             self._live = False
             try:

@@ -32,8 +32,8 @@ YIELD_SECONDS = 0.001
 _CLOSED = "the cache has closed; what it held is forgotten"
 
 FORKED = (
-    "this process was forked with the cache open, which lives on in its parent only: "
-    "open a cache of its own in the child, or start the child by spawn"
+    "this process was forked while the cache was open, which lives on in its parent only: start the "
+    "child by spawn instead, and open a cache of its own there"
 )
 
 
@@ -132,6 +132,7 @@ class Port:
     def time(self) -> float:
         """Return the time by which deadlines are said to the cache actor."""
         self.require_host()
+        self.refuse_closed()
         return trio.current_time()
 
     async def ask_shielded(self, msg: Message[Any], trace: Trace | None = None) -> Any:

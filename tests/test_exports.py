@@ -36,7 +36,7 @@ def test_modules_at_the_top_are_the_rooms_and_the_two_shared_files():
     # benchmarks and integrations are there once another test of this process has imported them
     rooms = {"actors", "benchmarks", "cli", "components", "hosts", "integrations", "replay"}
     rooms |= {"runtime", "telemetry", "testing", "tiers"}
-    hosts = {"threads"}
+    hosts = {"asyncio", "threads"}
     modules = {
         name
         for name, value in vars(banyankv).items()
@@ -46,7 +46,7 @@ def test_modules_at_the_top_are_the_rooms_and_the_two_shared_files():
 
 
 def test_hosts_are_imported_by_their_public_names():
-    code = "import banyankv.threads; from banyankv.threads import open_cache; print(open_cache)"
+    code = "import banyankv.threads, banyankv.asyncio; from banyankv.threads import open_cache; print(open_cache)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "open_cache" in done.stdout
 

@@ -1,0 +1,120 @@
+"""Caches that are small enough to wait for, and what a scenario holds up or looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from banyankv import (
+    Cache,
+    CacheConfig,
+    ModelSpec,
+    PagedSpec,
+    SnapshotSpec,
+    StateTensor,
+    StoreConfig,
+)
+from banyankv.testing import MemoryStore
+
+from .host import Host, until
+
+MODEL = ModelSpec(
+    name="m",
+    page_size=2,
+    components=(
+        PagedSpec(name="full"),
+        PagedSpec(name="swa", rule="swa", window=4),
+        SnapshotSpec(states=(StateTensor("s", (1,), "float32"),)),
+    ),
+)
+PROMPT = list(range(8))
+NEXT = [*PROMPT, 50]
+"""A prompt that can reuse all of PROMPT, once that was served."""
+OTHER = list(range(100, 108))
+
+
+def config(
+    dispatch: str, *, pages: int = 16, l2: int = 0, folder: Path | None = None, **more: Any
+) -> CacheConfig:
+    """Return the configuration of a cache with so many pages of each component."""
+    room = {"full": pages, "swa": pages, "mamba": 6}
+    return CacheConfig(
+        model=MODEL,
+        l1=room,
+        l2={"full": l2, "swa": l2, "mamba": 6} if l2 else None,
+        store=None if folder is None else StoreConfig(path=str(folder), max_bytes=1 << 22),
+        dispatch=dispatch,
+        prefetch_threshold=2,
+        **more,
+    )
+
+
+class Gate:
+    """Holds what passes it until it is opened: copies, or a store's reads. Awaited by trio on every host."""
+
+    def __init__(self) -> None:
+        self._open = trio.Event()
+        self._open.set()
+        self.held = 0
+
+    def close(self) -> None:
+        self._open = trio.Event()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def __call__(self, *_: object) -> None:
+        self.held += 1
+        await self._open.wait()
+        self.held -= 1
+
+
+class GatedStore(MemoryStore):
+    """A store whose reads pass a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        await self._gate()
+        return await super().get(keys)
+
+
+async def turn(cache: Cache, tokens: list[int], *, deadline: float | None = None) -> int:
+    """Serve one request from acquire to release; return what it reused."""
+    async with await cache.acquire(tokens, deadline=deadline) as lease:
+        await lease.extend(len(tokens) - lease.extent, deadline=deadline)
+        if len(tokens) % MODEL.page_size == 0:
+            await lease.snapshot(at=len(tokens))
+        await lease.publish()
+        return lease.length
+
+
+async def nothing_is_held(host: Host, cache: Cache) -> None:
+    """Prove that no lease is live and every invariant holds."""
+    await cache.settle()
+    left: Any = True
+    for _ in range(500):
+        left = (await cache.inspect()).leases
+        if not left:
+            break
+        await host.sleep(0.002)
+    assert not left
+    await cache.check()
+
+
+__all__ = [
+    "MODEL",
+    "NEXT",
+    "OTHER",
+    "PROMPT",
+    "Gate",
+    "GatedStore",
+    "config",
+    "nothing_is_held",
+    "turn",
+    "until",
+]
