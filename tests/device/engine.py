@@ -14,6 +14,7 @@ import numpy as np
 import trio
 import trio.testing
 from banyankv import (
+    ActorCrashed,
     Cache,
     CacheConfig,
     Lease,
@@ -26,6 +27,7 @@ from banyankv import (
     Tier,
     open_cache,
 )
+from banyankv.actors import FaultPlan
 from banyankv.replay.fingerprints import Fingerprints
 from banyankv.testing import SimulatedDevice, SimulatedStream, seeded_scheduler, simulated_device
 
@@ -66,8 +68,13 @@ class StreamEngine:
     async def serve(self, turns: int) -> None:
         """Serve some turns, one after the other."""
         for _ in range(turns):
-            await self._turn()
-            await self._upkeep()
+            for part in (self._turn, self._upkeep):
+                try:
+                    await part()
+                except NoCapacity:
+                    self.done["refused"] += 1
+                except ActorCrashed:
+                    self.done["crashed"] += 1
 
     async def _upkeep(self) -> None:
         match self._rng.randrange(6):
@@ -98,8 +105,6 @@ class StreamEngine:
             await _Turn(self, lease, stream, tokens).run(self._rng)
             self._before.append(tokens)
             self.done["turns"] += 1
-        except NoCapacity:
-            self.done["refused"] += 1
         finally:
             await lease.release(stream=stream.handle)
 
@@ -222,7 +227,14 @@ def repeatable(seed: int) -> Generator[None, None, None]:
 
 
 def history(
-    seed: int, *, streams: int = 1, l2: bool = True, engines: int = 2, turns: int = 8
+    seed: int,
+    *,
+    streams: int = 1,
+    l2: bool = True,
+    engines: int = 2,
+    turns: int = 8,
+    faults: FaultPlan | None = None,
+    clock: trio.abc.Clock | None = None,
 ) -> StreamEngine:
     """Run a random history of a cache on a simulated device; return what an engine has seen."""
     rng = random.Random(seed)
@@ -240,7 +252,7 @@ def history(
             await trio.lowlevel.checkpoint()
 
     async def main(device: SimulatedDevice) -> StreamEngine:
-        async with open_cache(config, before_copy=late) as cache:
+        async with open_cache(config, before_copy=late, faults=faults) as cache:
             made = [device.new_stream() for _ in range(streams)]
             engine = StreamEngine(cache, rng, made)
             async with trio.open_nursery() as nursery:
@@ -252,9 +264,10 @@ def history(
             stats = await cache.stats()
             engine.done["l1 hit"], engine.done["l2 hit"] = stats.hit_tokens.l1, stats.hit_tokens.l2
             engine.done.update(stats.moved_bytes)
+            engine.done["recoveries"] = sum(stats.recoveries.values())
             for part in stats.components:
                 engine.done[f"{part.component} evicted"] = part.evicted_l1 + part.demoted
         return engine
 
     with simulated_device(seed) as device:
-        return trio.run(main, device, clock=trio.testing.MockClock())
+        return trio.run(main, device, clock=clock or trio.testing.MockClock())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from banyankv import CacheConfig, ModelSpec, PagedSpec, open_cache
+import trio.testing
+from banyankv import ActorCrashed, CacheConfig, ModelSpec, PagedSpec, open_cache
+from banyankv.actors import Fault, FaultKind, FaultPlan
 from banyankv.testing import MemoryStore, simulated_device
 
 from .engine import history, repeatable
@@ -28,6 +31,25 @@ def test_no_byte_is_wrong(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_byte_is_wrong_with_copies_on_threads(seed):
     assert not history(seed, streams=1 + seed % 2).wrong
+
+
+MESSAGES = (
+    *("Acquire", "Extend", "Snapshot", "Trim", "Publish", "Release", "Background", "Copied"),
+    *("Walk", "Insert", "Claim", "Grow", "Evict", "Allocate", "Clone", "Free", "Over", "Copy"),
+)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_no_byte_is_wrong_after_crashes(seed):
+    rng = random.Random(seed)
+    crashes = tuple(
+        Fault(message=message, what=FaultKind.CRASH, nth=rng.randint(1, 60))
+        for message in rng.sample(MESSAGES, 3)
+    )
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with repeatable(seed):
+        engine = history(seed, streams=1 + seed % 3, faults=FaultPlan(faults=crashes), clock=clock)
+    assert not engine.wrong
 
 
 def test_a_history_is_repeated_by_its_seed_and_moves_pages_both_ways():
@@ -81,16 +103,22 @@ async def test_an_engine_on_another_stream_finds_what_was_published(seed):
     assert seen == [[7] * len(seen[0])]
 
 
+@pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-async def test_leaving_a_lease_waits_for_the_stream_that_it_was_acquired_with(seed):
+async def test_leaving_a_lease_waits_for_the_stream_that_it_was_acquired_with(seed, crash):
+    """Also where the cache crashes then: what a recovery frees has to cool as well."""
     with simulated_device(seed) as device:
         config = CacheConfig(model=MODEL, l1={"full": 3})
-        async with open_cache(config) as cache:
+        plan = FaultPlan(faults=(Fault(message="Peek", what=FaultKind.CRASH),))
+        async with open_cache(config, faults=plan) as cache:
             one, other = device.new_stream(), device.new_stream()
             second = await cache.acquire([1], stream=other.handle)
             async with await cache.acquire([2], stream=one.handle) as first:
                 await first.extend(48)
                 fill(cache, first, one, 1)
+            if crash:
+                with pytest.raises(ActorCrashed):
+                    await cache.peek([1])
             await second.extend(48)
             fill(cache, second, other, 2)
             device.synchronize()
