@@ -64,6 +64,7 @@ class Cell:
         "nursery",
         "parked",
         "path",
+        "refused",
         "reply",
         "restarts",
         "sleeper",
@@ -95,6 +96,8 @@ class Cell:
         self.tokens: dict[ReplyToken, None] = {}
         self.parked: Parked | None = None
         self.crash: ActorCrashed | None = None
+        # what operations of others get that ask now: they are to end, and do not wait for a new life
+        self.refused: ActorCrashed | None = None
         self.stopping = False
         self.sleeper: trio.lowlevel.Task | None = None
         self.nursery: trio.Nursery | None = None
@@ -168,6 +171,7 @@ class Cell:
         token = self.reply
         if token is None:
             token = ReplyToken(self, None, self.system.trace, self.system.deadline)
+        token.since = min(token.since, trio.current_time())
         self.token = token
         self.gate |= DEFERRED
         return token
@@ -215,6 +219,7 @@ class Cell:
             self.system.crash = boxed
         self.gate |= DOWN
         self.wake()
+        self.system.crashed(self, self.crash)
         return boxed
 
     def unclaimed(self, reply: ReplyToken, value: Any, error: BaseException | None) -> None:
@@ -307,8 +312,9 @@ class Cell:
             token.dispose(error())
         self.tokens.clear()
 
-    def refuse_operations(self, error: BaseException) -> None:
-        """Refuse what operations of others have queued: they are to end, and do not wait for a new life."""
+    def refuse_operations(self, error: ActorCrashed) -> None:
+        """Refuse what operations of others have queued, and will ask until the next life."""
+        self.refused = error
         for envelope in self.mailbox.letters():
             if envelope.asker is not None:
                 self.withdraw(envelope)

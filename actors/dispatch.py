@@ -67,8 +67,11 @@ def question(cell: Cell, msg: Any, given: float, deadline: float, trace: Trace |
         raise stopped(cell)
     op = cell.system.op
     check_cycle(cell, op)
+    if op is not None and cell.refused is not None:
+        raise cell.refused
     firm = op is not None and given == math.inf
     reply = ReplyToken(cell, msg, trace, deadline, firm=firm)
+    reply.since = trio.current_time()
     envelope = Envelope(msg, reply, trace=trace, deadline=deadline, asker=op)
     reply.envelope = envelope
     reply.phase = Phase.QUEUED
@@ -331,7 +334,7 @@ def resume(cell: Cell, parked: Parked, error: BaseException | None) -> None:
         answer = cell.answer
     except trio.Cancelled:
         cell.cut_off()
-        reply.dispose(stopped(cell))
+        reply.dispose((cell.gate & DOWN and system.crash) or stopped(cell))
         raise
     except BaseException as raised:
         failure = cell.failed(raised)

@@ -32,7 +32,7 @@ async def live(
     reply is refused or kept for the next life, and a crash told by `crashed`, before the child tasks
     are waited for.
     """
-    ref.crash = None
+    ref.crash = ref.refused = None
     ref.stopping = False
     try:
         async with trio.open_nursery() as nursery:
@@ -93,7 +93,7 @@ async def _serve(ref: Ref[Any]) -> None:
             await dispatch.finish(ref)
         elif ref.crash is not None or (ref.stopping and not ref.gate & STOPPED):
             return
-        elif ref.gate & QUEUED:
+        elif ref.gate & QUEUED and (not ref.gate & DOWN or ref.gate & STOPPED):
             if ref.gate & WATCHED and not ref.system.watch.is_due(ref):
                 with trio.CancelScope(deadline=ref.system.watch.when_due(ref)):
                     await sleep(ref)

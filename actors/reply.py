@@ -53,6 +53,7 @@ class ReplyToken:
         "msg",
         "phase",
         "seq",
+        "since",
         "trace",
         "waiter",
     )
@@ -74,8 +75,10 @@ class ReplyToken:
         self.phase = Phase.BEGUN
         self.asked = asked
         self.left = not asked
-        # how many lives after the one that deferred it have heard the message again
+        # how many lives in a row, after the one that deferred it, have heard the message again
         self.lives = 0
+        # the trio time from which the asker waits, once it does; it outlasts the lives that hear it
+        self.since = math.inf
         # an operation's own steps are not cut short by the deadline that it inherited, only a deferred
         # answer is: a queued step that expired would leave the operation half done
         self.firm = firm

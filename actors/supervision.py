@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from ..errors import ActorCrashed, ConfigError
+from .actor import Coordinator
 from .dead_letters import Reason
 from .dispatch import stopped
 from .gate import DOWN, STOPPED
@@ -227,6 +229,8 @@ class Supervisor(Supervised):
         if self.supervisor is None:
             self.system.give_up(cause)
         else:
+            if isinstance(cause, ActorCrashed):
+                self.supervisor.crashed(self, cause)
             self.supervisor.ended(self, cause)
 
     async def _watch(self) -> BaseException | None:
@@ -244,6 +248,38 @@ class Supervisor(Supervised):
         """Hear that a child's life is over, without having been asked to end."""
         self._ended.append((child, cause))
         self._news.set()
+
+    def crashed(self, child: ActorNode | Supervisor, cause: ActorCrashed) -> None:
+        """Have nobody begin an operation, from this step on, who is to be started anew with a child.
+
+        Those that have begun are to end: what they ask of the child, or of a coordinator, is refused.
+        """
+        group = self._group(child)
+        if len(group) < 2 or child.restart is Restart.TEMPORARY:
+            return
+        for ref in _refs(group):
+            if ref.crash is not None or isinstance(ref.actor, Coordinator):
+                ref.gate |= DOWN
+                ref.refuse_operations(cause)
+
+    def _go_on(self) -> None:
+        """Let operations begin again where nobody is started anew: who crashed was stopped for good."""
+        refs = tuple(_refs(self.children))
+        if any(ref.crash for ref in refs):
+            return
+        for ref in refs:
+            if ref.refused is not None:
+                ref.gate &= ~DOWN
+                ref.refused = None
+                ref.wake()
+
+    def _group(self, child: ActorNode | Supervisor) -> list[ActorNode | Supervisor]:
+        """Return who is started anew with a child, in order."""
+        if self.spec.strategy is Strategy.ONE_FOR_ONE or child not in self.children:
+            return [child]
+        if self.spec.strategy is Strategy.REST_FOR_ONE:
+            return self.children[self.children.index(child) :]
+        return self.children
 
     async def _after(self, child: ActorNode | Supervisor, cause: BaseException | None) -> bool:
         """Do what is due after a child's end; return whether it was one restart too many."""
@@ -265,11 +301,7 @@ class Supervisor(Supervised):
         if self.spec.strategy is Strategy.ONE_FOR_ONE:
             self.nursery.start_soon(self._restart, [child], delay, name=f"{self.path} restart")
             return False
-        group = self.children
-        if self.spec.strategy is Strategy.REST_FOR_ONE:
-            group = self.children[self.children.index(child) :]
-        if isinstance(child, ActorNode) and cause is not None:
-            child.ref.refuse_operations(cause)
+        group = self._group(child)
         for other in reversed(group):
             await other.stop(final=False)
         await self._restart(group, delay)
@@ -319,8 +351,18 @@ class Supervisor(Supervised):
         if child in self.children:
             self.children.remove(child)
             self.system.forget(child)
+            self._go_on()
 
 
 def crash_of(cause: BaseException) -> str:
     """Say in one line what a cause is, with the path of the actor where it arose."""
     return str(cause) if isinstance(cause, ActorCrashed) else f"{type(cause).__name__}: {cause}"
+
+
+def _refs(group: Iterable[ActorNode | Supervisor]) -> Iterator[Ref[Any]]:
+    """Yield the references of all actors of a group, at whatever depth."""
+    for node in group:
+        if isinstance(node, ActorNode):
+            yield node.ref
+        else:
+            yield from _refs(node.children)

@@ -252,6 +252,12 @@ class ActorSystem:
         """Have all actors stopped in reverse order, for good; what is asked later is refused."""
         self.top.halt(final=True)
 
+    def crashed(self, cell: Cell, crash: ActorCrashed) -> None:
+        """Hear of a crash, in the step in which it happens."""
+        node = self._nodes.get(cell.path)
+        if isinstance(node, ActorNode) and node.ref is cell:
+            node.supervisor.crashed(node, crash)
+
     # -- looking ----------------------------------------------------------------------------------
 
     def paths(self) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import trio
+from typing import Any
 
+from ...actors import ReplyToken
 from ...components import messages as c
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...spec import Tier
@@ -25,6 +26,12 @@ class ExtendFlight(Flight, eq=False):
     by: Extending
     record: LeaseRecord
     msg: m.Extend
+    patience: float
+
+    def wait_with(self, table: dict[ReplyToken, Any], token: ReplyToken) -> None:
+        """Queue up, and be answered later; its patience counts from its asking on."""
+        super().wait_with(table, token)
+        self.by.queue.join(self, token.since + self.patience)
 
     async def try_again(self) -> bool:
         """Take the room, if it is there now; whether it waits no longer."""
@@ -76,7 +83,7 @@ class Extending:
         self.queue = queue
 
     async def extend(self, record: LeaseRecord, msg: m.Extend) -> m.Extended | ExtendFlight:
-        """Extend at once, or queue up where there is no room for it, or others wait for some.
+        """Extend at once, or return what is to queue up: there is no room, or others wait for some.
 
         Raises NoCapacity for a request that no release could ever satisfy, or without patience.
         """
@@ -96,9 +103,7 @@ class Extending:
         error, hopeless = await self.no_capacity(record, count)
         if hopeless or patience <= 0:
             raise error
-        flight = ExtendFlight(self, record, msg)
-        self.queue.join(flight, trio.current_time() + patience)
-        return flight
+        return ExtendFlight(self, record, msg, patience)
 
     async def take(self, record: LeaseRecord, count: int) -> m.Extended | None:
         """Extend if there is room now."""

@@ -14,6 +14,8 @@ need, and until then somebody may fork there. The lease keeps locks on what `upt
 
 from __future__ import annotations
 
+import msgspec
+
 from ...components import messages as c
 from ...errors import ConfigError
 from ...spec import TOKEN_BYTES, Tier
@@ -27,6 +29,18 @@ from .splitting import Splitter
 
 _L1 = Tier.L1  # asking an enum for a member costs more than a call
 _NO_NODES = c.Grown((), ())
+
+
+class Standing(msgspec.Struct, eq=False):
+    """Where a lease is to stand when all have taken over: its record changes then, in one go.
+
+    `moved` are its locks there, `patches` the pages of others in place of its own.
+    """
+
+    anchor: int
+    at: int
+    moved: list[tuple[Share, c.Relocked]] = []
+    patches: list[tuple[Share, c.Patch]] = []
 
 
 class Publishing:
@@ -56,20 +70,21 @@ class Publishing:
             record.generated += appended
         record.computed = max(record.computed, upto)
         upto -= upto % self._actors.page
-        duplicates = 0
+        stand = Standing(record.anchor, record.published)
         gained: dict[int, None] = {}
-        if upto > record.published:
-            grown = await self._tree.ask(self._insert(record, upto))
+        if upto > stand.at:
+            grown = await self._tree.ask(self._insert(record, stand, upto))
             if isinstance(grown, c.Walked):  # others have published some of it
                 walked, upto = await self._before_arrivals(record, grown, upto)
                 known = await self._cut(record, walked)
                 if known.path:
-                    duplicates = await self._adopt(record, known, gained)
-                if upto > record.published:  # the walk ended there, so nothing below agrees
-                    grown = await self._tree.ask(self._insert(record, upto))
+                    await self._adopt(record, stand, known, gained)
+                if upto > stand.at:  # the walk ended there, so nothing below agrees
+                    grown = await self._tree.ask(self._insert(record, stand, upto))
             if isinstance(grown, c.Grown):
-                await self._grow(record, grown)
+                await self._grow(record, stand, grown)
                 gained.update(dict.fromkeys(grown.path))
+            self._note(record, stand)
         if gained and self._writes_through:
             self._capacity.due.back_up(gained)
         if began:
@@ -78,15 +93,14 @@ class Publishing:
                 began,
                 length=record.published,
                 nodes=len(gained),
-                duplicates=duplicates,
+                duplicates=len(stand.patches),
             )
         return m.Published(record.published)
 
-    def _insert(self, record: LeaseRecord, upto: int) -> c.Insert:
+    def _insert(self, record: LeaseRecord, stand: Standing, upto: int) -> c.Insert:
         """Ask for own tokens below the anchor; answered by a Walked where some are there already."""
-        start = record.published
-        cuts = self._cuts(record, start, upto)
-        return c.Insert(record.namespace, record.key(start, upto), record.anchor, cuts)
+        cuts = self._cuts(record, stand.at, upto)
+        return c.Insert(record.namespace, record.key(stand.at, upto), stand.anchor, cuts)
 
     async def _before_arrivals(
         self, record: LeaseRecord, walked: c.Walked, upto: int
@@ -132,44 +146,48 @@ class Publishing:
                         cuts.add(cut)
         return tuple(sorted(cuts)) if cuts else ()
 
-    async def _grow(self, record: LeaseRecord, new: c.Grown) -> None:
-        """Let every component take its share over to new nodes; the lease stands at their end then."""
+    async def _grow(self, record: LeaseRecord, stand: Standing, new: c.Grown) -> None:
+        """Let every component take its share over to new nodes; the lease is to stand at their end then."""
         now, path, ends = self._actors.tick(), new.path, new.ends
-        upto = ends[-1]
+        upto, page = ends[-1], self._actors.page
         moved: list[tuple[Share, c.Relocked]] = []
+        locked = {share.part.index: relocked for share, relocked in stand.moved}
         for share in record.shares:
             part = share.part
             if part.snapshot:
                 if share.kept:
-                    await self._keep(record, share, new, now)
+                    await self._keep(record, share, stand, new, now)
                 continue
+            own = max(share.own_start, stand.at)
+            held = locked.get(part.index, share)
             relocked = await part.ref.ask(
                 c.Grow(
                     _L1,
-                    record.anchor,
+                    stand.anchor,
                     path,
                     ends,
-                    share.own_start,
-                    share.own(upto),
-                    share.receipts,
+                    own,
+                    share.table.between(own, upto, page),
+                    held.receipts,
                     relock=True,
                     now=now,
                     priority=record.priority,
                 )
             )
             moved.append((share, relocked))
-        self._stand_at(record, path[-1], upto, moved)
+        stand.anchor, stand.at, stand.moved = path[-1], upto, moved
 
-    async def _adopt(self, record: LeaseRecord, known: c.Grown, gained: dict[int, None]) -> int:
-        """Let every component take its share over to nodes that are there; the lease goes on to their end.
+    async def _adopt(
+        self, record: LeaseRecord, stand: Standing, known: c.Grown, gained: dict[int, None]
+    ) -> None:
+        """Let every component take its share over to nodes that are there; the lease is to go on to their end.
 
-        Notes the nodes that gained payload; returns how many pieces were there already.
+        Notes the nodes that gained payload.
         """
         now, path, ends, priority = self._actors.tick(), known.path, known.ends, record.priority
-        anchor, upto, page = path[-1], ends[-1], self._actors.page
+        anchor, upto = path[-1], ends[-1]
         free: list[tuple[str, bytes, int]] = []
         moved: list[tuple[Share, c.Relocked]] = []
-        patches: list[tuple[Share, c.Patch]] = []
         for share in record.shares:
             part = share.part
             adopted: c.Adopted
@@ -178,9 +196,9 @@ class Publishing:
                 adopt = c.Adopt(_L1, path, ends, own, pages, now, priority)
                 adopted = await part.ref.ask(adopt)
                 moved.append((share, await part.ref.ask(c.Relock(anchor, share.receipts))))
-                patches += [(share, patch) for patch in adopted.patches]
+                stand.patches += [(share, patch) for patch in adopted.patches]
             elif share.kept:
-                adopted = await self._keep(record, share, known, now)
+                adopted = await self._keep(record, share, stand, known, now)
             else:
                 continue
             gained.update(dict.fromkeys(adopted.attached))
@@ -188,38 +206,38 @@ class Publishing:
                 free.append((part.name, adopted.free, 0))
         if free:
             await self._capacity.free(_L1, free)
-        self._stand_at(record, anchor, upto, moved)
-        for share, (at, mine) in patches:
-            share.table.patch(at, mine, page)
-        return len(patches)
+        stand.anchor, stand.at, stand.moved = anchor, upto, moved
 
-    def _stand_at(
-        self, record: LeaseRecord, anchor: int, upto: int, moved: list[tuple[Share, c.Relocked]]
-    ) -> None:
-        """Note, when all have taken over, that the tree owns what is before `upto`.
+    def _note(self, record: LeaseRecord, stand: Standing) -> None:
+        """Note, when all have taken over, where the lease stands: the tree owns what is before.
 
-        Locks have moved to the need of `upto`, and tables begin where they do: what lies before is the
+        Locks have moved to the need there, and tables begin where they do: what lies before is the
         tree's to evict.
         """
-        record.anchor, record.published, page = anchor, upto, self._actors.page
-        for share, relocked in moved:
+        record.anchor, record.published = stand.anchor, stand.at
+        upto, page = stand.at, self._actors.page
+        for share, relocked in stand.moved:
             share.receipts, share.low_end = relocked.receipts, relocked.low_end
             share.own_start = max(share.own_start, upto)
             if not share.part.base:
                 share.table.begin_at(share.part.rule.keep_from(upto), page)
+        for share, (at, mine) in stand.patches:
+            share.table.patch(at, mine, page)
         for part in self._actors.snapshots:
             share = record.shares[part.index]
             if share.kept:
                 share.kept = [(at, slot) for at, slot in share.kept if at > upto]
 
     @staticmethod
-    async def _keep(record: LeaseRecord, share: Share, nodes: c.Grown, now: int) -> c.Adopted:
+    async def _keep(
+        record: LeaseRecord, share: Share, stand: Standing, nodes: c.Grown, now: int
+    ) -> c.Adopted:
         """Hand over the snapshots that stand at the ends of nodes below the anchor."""
         path, ends = nodes.path, nodes.ends
         states: list[c.State] = []
         for at, slot in share.kept:
-            if at <= ends[-1]:
+            if stand.at < at <= ends[-1]:
                 place = ends.index(at)
-                start = ends[place - 1] if place else record.published
+                start = ends[place - 1] if place else stand.at
                 states.append(c.State(path[place], start, at, slot))
         return await share.part.ref.ask(c.Keep(_L1, tuple(states), now, record.priority))
