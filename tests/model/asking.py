@@ -149,7 +149,9 @@ class Asking(Judge):
         if isinstance(request.error, DeadlineExceeded):
             assert trio.current_time() >= request.deadline
         elif request.error is not None:
-            raise AssertionError(f"acquire of {request.tokens} failed") from request.error
+            raise AssertionError(
+                f"acquire of {request.tokens}: {request.error!r}"
+            ) from request.error
         if request.lease is None:
             return None
         trees = [*request.trees, await self.look()]
@@ -169,7 +171,7 @@ class Asking(Judge):
         if request.error is None:
             await turn.computed_room(request.keep)
         elif not isinstance(request.error, NoCapacity):
-            raise AssertionError(f"extend of {turn.lease} failed") from request.error
+            raise AssertionError(f"extend of {turn.lease}: {request.error!r}") from request.error
         elif request.leaves:
             self.leave(turn)
             return None

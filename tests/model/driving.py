@@ -88,6 +88,7 @@ def simulated(seed: int, chunk: int) -> Iterator[None]:
         mock.patch("banyankv.runtime.assembly.chunk_tokens", return_value=chunk),
         mock.patch.multiple("banyankv.runtime.coordinator.audit_round", NODES=2, STEPS=2),
         mock.patch.multiple("banyankv.runtime.coordinator.lease_audit", _LEASES=1),
+        mock.patch("banyankv.telemetry.facade.warn_of"),  # crashes are on purpose
         mock.patch("banyankv.runtime.port.YIELD_SECONDS", -1.0 if seed % 2 else 1e9),
     ):
         yield

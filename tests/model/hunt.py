@@ -1,8 +1,9 @@
 """Hunt for faults by random histories: play them, and make a failing one as short as can be.
 
-    python -m tests.model.hunt [SECONDS] [FIRST SEED] [MODEL]
+    python -m tests.model.hunt [SECONDS] [FIRST SEED] [MODEL] [CRASHES]
 
-plays histories for so long and prints each fault with the shortest script that shows it.
+plays histories for so long and prints each fault with the shortest script that shows it; MODEL is one
+as in `script_of`, or `any`, CRASHES the chance that actors crash in a history.
 """
 
 from __future__ import annotations
@@ -104,17 +105,18 @@ def shortest(script: Script, budget: float = 60.0) -> Script:
     return script
 
 
-def hunt(seconds: float, first: int, only: str | None) -> int:
+def hunt(seconds: float, first: int, only: str | None, crashes: float) -> int:
     """Play histories for so long; answer how many went wrong."""
     until, seed, faults, kinds = time.monotonic() + seconds, first, 0, set[str]()
     while time.monotonic() < until:
-        fault = fault_of(script_of(seed, only))
+        script = script_of(seed, only, crashes)
+        fault = fault_of(script)
         if fault:
             faults += 1
             if fault.split(":")[0] not in kinds:
                 kinds.add(fault.split(":")[0])
                 print(f"--- seed {seed}: {fault}", flush=True)
-                small = shortest(script_of(seed, only))
+                small = shortest(script)
                 print(fault_of(small))
                 pprint.pp(small)
             else:
@@ -130,6 +132,7 @@ if __name__ == "__main__":
         wrong = hunt(
             float(arguments[0]) if arguments else 60.0,
             int(arguments[1]) if len(arguments) > 1 else 0,
-            arguments[2] if len(arguments) > 2 else None,
+            arguments[2] if arguments[2:] and arguments[2] != "any" else None,
+            float(arguments[3]) if len(arguments) > 3 else 0.3,
         )
         sys.exit(bool(wrong))

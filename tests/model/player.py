@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import trio
 import trio.testing
-from banyankv import Namespace, Tier, open_cache
+from banyankv import Closed, Namespace, Tier, open_cache
 
+from .crasher import Crasher, Point
 from .driving import Gate
 from .engine import RULES, Turn
-from .harness import Bench
 from .history_store import HistoryStore
 from .script import Script, Step
+from .surviving import L3, SurvivingBench
 
 SPACES = (Namespace(), Namespace(salt=""), Namespace(salt="a"))
 
@@ -30,24 +32,40 @@ class Player:
         """Tokens of one letter: prompts differ at every half page."""
         self.longest = script.page * max(3, min(12, script.pages // 2))
         """Tokens of the longest prompt: two of them have room, seldom more."""
-        self.bench: Bench
+        self.crasher = Crasher()
+        self.doomed = False
+        self.bench: SurvivingBench
 
     async def play(self) -> None:
         """Take all steps, judge after each, and find nothing left at the end."""
+        with self.crasher.at_work() if self.script.crashes else nullcontext():
+            try:
+                await self._play()
+            except Closed:
+                if not self.doomed:
+                    raise
+
+    async def _play(self) -> None:
         steps = list(self.script.steps)
         while True:
+            self.crasher.disarm()
             gate = Gate()
             store = self.history_store.store if self.history_store else None
             async with (
                 open_cache(self.config, before_copy=gate, store=store, rules=RULES) as cache,
                 trio.open_nursery() as nursery,
             ):
-                self.bench = Bench(cache, gate, nursery, self.history_store)
+                self.bench = SurvivingBench(cache, gate, nursery, self.history_store, self.crasher)
                 self.bench.slices = 1 + self.script.seed % 4
                 while steps:
                     step = steps.pop(0)
                     if step.verb == "restart":
                         break
+                    if step.verb == "doom" and not steps:
+                        self.doomed = True
+                        await self.bench.doom()
+                        nursery.cancel_scope.cancel()
+                        return
                     await getattr(self, step.verb)(step)
                     await self.bench.settled()
                 else:
@@ -225,7 +243,7 @@ class Player:
             return
         if turn.lease.extent == turn.computed:
             self.bench.changes += 1
-            await turn.keep()
+            await self.bench.keep(turn)
 
     async def publish(self, step: Step) -> None:
         turn = self.turn_of(step.a)
@@ -259,6 +277,52 @@ class Player:
         if not (self.bench.turns or self.bench.pending or self.bench.held):
             self.bench.changes += 1
             await self.bench.flush()
+
+    # -- crashes ---------------------------------------------------------------------------------------
+
+    async def crash(self, step: Step) -> None:
+        """Crash an actor, or two: at once, or at some message to come."""
+        paths = [self.actor(step.a)]
+        if step.d % 4 == 0:
+            paths.append(self.actor(step.d // 4))
+        if step.b % 3 == 0:
+            await self.bench.crash_now(paths)
+            return
+        moment = ("before", "middle", "after")[step.c % 3]
+        nth, second = 1 + step.b // 3, 1 + step.b % 8
+        points = [Point(paths[0], nth, moment, 1 + step.c // 3)]
+        if len(paths) > 1:
+            points.append(Point(paths[1], second, moment, 1 + step.c // 3))
+        self.crasher.arm(*points)
+
+    async def amid(self, step: Step) -> None:
+        """Crash an actor while several requests have just been asked."""
+        bench = self.bench
+        bench.changes += 1
+        turn = self.turn_of(step.a)
+        left = len(turn.tokens) - turn.lease.extent if turn is not None else 0
+        requests = [await bench.ask(SPACES[0], self.prompt(step.a, step.b, step.c))]
+        if turn is not None and left:
+            count = min(left, 1 + step.b % (2 * self.unit))
+            requests.append(bench.ask_room(turn, count, 2.0, False, False))
+        other = self.turn_of(step.c) if step.c % 2 else None
+        if other is not None:
+            bench.leave(other)
+            bench.nursery.start_soon(other.lease.release)
+        for _ in range(step.d % 16):
+            await trio.lowlevel.checkpoint()
+        self.crasher.now(bench.cache._assembled.system.find(self.actor(step.b)))
+        if step.d >= 32:
+            for _ in range(step.d % 7):
+                await trio.lowlevel.checkpoint()
+            requests[0].scope.cancel()
+        bench.pending += requests
+
+    def actor(self, pick: int) -> str:
+        """The path of some actor of the cache."""
+        paths = [ref.path for ref in self.bench.actors]
+        assert L3 in paths or self.history_store is None
+        return paths[pick % len(paths)]
 
     # -- copies, the clock and the store ---------------------------------------------------------------
 

@@ -42,6 +42,11 @@ class Script:
     steps: tuple[Step, ...] = ()
 
     @property
+    def crashes(self) -> bool:
+        """Whether anything crashes on purpose."""
+        return any(step.verb in ("crash", "amid", "doom") for step in self.steps)
+
+    @property
     def object_tokens(self) -> int:
         """Tokens of an object of the store: two pages, so that short prompts make several."""
         return 2 * self.page
@@ -109,9 +114,15 @@ MOODS: dict[str, dict[str, int]] = {
 }
 """How often each verb comes, always and in each mood; a history has one mood or all of them."""
 
+CRASH = {"crash": 7, "amid": 4, "jump": 2}
+"""What a history with crashes has besides, whatever its mood."""
 
-def script_of(seed: int, only: str | None = None) -> Script:
-    """Make the history of a seed; `only` fixes its model, written as `swa+mamba+l2+store`."""
+
+def script_of(seed: int, only: str | None = None, crashes: float = 0.3) -> Script:
+    """Make the history of a seed; `only` fixes its model, written as `swa+mamba+l2+store`.
+
+    `crashes` is the chance that actors crash in it.
+    """
     dice = random.Random(seed)
     kinds = dice.choice(MODELS) + dice.choice(LOWER) if only is None else tuple(only.split("+"))
     store = "store" in kinds and "sink" not in kinds
@@ -124,8 +135,13 @@ def script_of(seed: int, only: str | None = None) -> Script:
         for verb, weight in MOODS[mood].items():
             if dice.random() < 0.8:  # what is left out makes room for what is not
                 weights[verb] = weights.get(verb, 0) + weight
+    crashing = dice.random() < crashes
+    if crashing:
+        weights = {verb: weights.get(verb, 0) + CRASH.get(verb, 0) for verb in (*weights, *CRASH)}
     verbs = ["turn"] * 3  # something to meet
     verbs += dice.choices(list(weights), list(weights.values()), k=dice.choice((9, 21, 45)))
+    if crashing and dice.random() < 0.1:
+        verbs.append("doom")
     page = dice.choice((1, 2, 4, 4, 16))
     tight = "tight" in moods or dice.random() < 0.3
     return Script(
