@@ -18,7 +18,7 @@ from typing import Generic
 
 import banyankv
 import msgspec
-from banyankv import testing, threads
+from banyankv import asyncio, testing, threads
 from banyankv.components.contract import TreeComponent
 from banyankv.components.policies import EvictionView
 from banyankv.runtime.messages import EvictReport, Peeked
@@ -112,7 +112,7 @@ def make_reference() -> str:
         lines += ["", _OPENING[title]] if title in _OPENING else []
         for thing in (*(getattr(banyankv, name) for name in names), *_FURTHER.get(title, ())):
             lines += ["", *_describe(thing)]
-    for title, module in (("Threads", threads), ("Testing", testing)):
+    for title, module in (("asyncio", asyncio), ("Threads", threads), ("Testing", testing)):
         lines += ["", f"## {title}", "", *_prose(module)]
         for name in module.__all__:
             lines += ["", *_describe(getattr(module, name))]

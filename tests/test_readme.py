@@ -46,6 +46,7 @@ def test_the_program_in_the_readme_embeds_a_cache(tmp_path):
         "how-to/speculative-decoding.md",
         "how-to/testing.md",
         "how-to/threads.md",
+        "how-to/asyncio.md",
     ],
 )
 def test_each_program_of_a_page_prints_what_it_says(tmp_path, page):

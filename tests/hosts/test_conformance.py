@@ -249,6 +249,35 @@ def test_cancelled_at_each_wait_nothing_is_held(host: Host, dispatch: str) -> No
     host.run(scenario)
 
 
+def test_a_lease_goes_on_after_a_verb_of_it_was_cancelled(host: Host, dispatch: str) -> None:
+    """Whether a publish or a trim was done or not, the lease knows, and what it says later is right."""
+
+    async def scenario(host: Host) -> None:
+        for step in range(1, MOST):
+            async with host.open(config(dispatch, l2=16)) as cache:
+                async with await cache.acquire(PROMPT) as lease:
+                    await lease.extend(8)
+                    lease.append([8, 9, 90, 91])
+                    await lease.extend(4)
+                    reached = await host.cancelled_at(step, partial(lease.trim, 2))
+                    if lease.extent == 12:
+                        await lease.trim(2)
+                    assert (lease.extent, lease.known) == (10, 10)
+                    reached |= await host.cancelled_at(step, lease.publish)
+                    lease.append([10, 11])
+                    await lease.extend(2)
+                    await lease.snapshot(at=12)
+                    assert await lease.publish() == 12
+                assert (await cache.peek([*range(12), 50])).length == 12
+                assert (await cache.peek([*range(10), 90, 91, 50])).length == 0
+                await nothing_is_held(host, cache)
+            if not reached:
+                return
+        raise AssertionError("the sweep did not end")
+
+    host.run(scenario)
+
+
 @pytest.mark.parametrize("kind", ["room", "copy"])
 def test_cancelled_at_each_wait_of_one_that_has_to_wait(
     host: Host, dispatch: str, kind: str
