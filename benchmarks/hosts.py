@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
-import uvloop
 
 from ..hosts import asyncio as on_asyncio
 from ..hosts import threads
@@ -111,8 +110,7 @@ async def measure(bench: Bench) -> None:
         load = Load(bench, model)
         contenders: dict[str, Contender] = {
             "trio": partial(_on_trio, load),
-            "asyncio": partial(_on_loop, load, asyncio.new_event_loop),
-            "uvloop": partial(_on_loop, load, uvloop.new_event_loop),
+            **{name: partial(_on_loop, load, loop) for name, loop in _loops(bench).items()},
             "thread": partial(trio.to_thread.run_sync, load.blocking),
             "thread that polls": partial(trio.to_thread.run_sync, load.polling),
         }
@@ -123,6 +121,17 @@ async def measure(bench: Bench) -> None:
                 bench.row(case, what, "µs", samples.spread(name, what))
                 if name != "trio":
                     bench.row(case, f"{what} ÷ trio", "×", samples.ratio(what, name, "trio"))
+
+
+def _loops(bench: Bench) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    loops = {"asyncio": asyncio.new_event_loop}
+    try:
+        import uvloop
+    except ImportError:
+        bench.note("uvloop is not installed, and left out")
+    else:
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
 
 
 async def _on_trio(load: Load) -> Figures:
