@@ -215,8 +215,6 @@ class Cell:
         boxed = box(self.path, error)
         if self.crash is None:
             self.crash = boxed
-        if self.system.crash is None:
-            self.system.crash = boxed
         self.gate |= DOWN
         self.wake()
         self.system.crashed(self, self.crash)
@@ -346,7 +344,9 @@ def _start_soon(
 
 
 def box(path: str, error: BaseException) -> ActorCrashed:
-    """Box an unexpected error with the path of the actor in which it arose."""
+    """Box an unexpected error with the path of the actor in which it arose; one that is boxed stays so."""
+    if isinstance(error, ActorCrashed):
+        return error  # an actor below crashed first
     boxed = ActorCrashed(
         path,
         f"{type(error).__module__}.{type(error).__qualname__}",

@@ -302,6 +302,8 @@ class Supervisor(Supervised):
             self.nursery.start_soon(self._restart, [child], delay, name=f"{self.path} restart")
             return False
         group = self._group(child)
+        if isinstance(cause, ActorCrashed):
+            self.system.crash = self.system.crash or cause
         for other in reversed(group):
             await other.stop(final=False)
         await self._restart(group, delay)

@@ -61,7 +61,7 @@ class ActorSystem:
         self.running: Cell | None = None
         self.trace: Trace | None = None
         self.deadline = math.inf
-        # the first crash since somebody has looked
+        # the crash for which a whole group was last started anew, until somebody has looked
         self.crash: ActorCrashed | None = None
         self.child_of: contextvars.ContextVar[str] = contextvars.ContextVar("child_of", default="")
         self.refs: dict[str, Ref[Any]] = {}

@@ -193,6 +193,7 @@ async def assemble(
                 recoveries,
                 endpoints=endpoints,
                 fences=fences,
+                store_figures=lambda: None if store_ref is None else crew.present("l3").glance(),
                 room_timeout=config.room_timeout,
                 store_timeout=config.store_timeout,
                 prefetch_threshold=config.prefetch_threshold,

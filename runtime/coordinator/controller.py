@@ -18,7 +18,7 @@ from ...actors import Coordinator, Message, Ref, handles
 from ...errors import ActorCrashed, BanyanError, IntegrityError
 from ...tiers.copy import CopyEngine
 from ...tiers.store import messages as s
-from ...tiers.store.keys import chain, encoded_seed
+from ...tiers.store.keys import CHAIN_BYTES, chain, encoded_seed
 from ...tiers.store.protocol import MissReason
 from .. import messages as m
 from .endpoints import Endpoints, Spans
@@ -116,7 +116,8 @@ class HybridCacheController(Coordinator):
         try:
             return await self._l3().ask(s.Probe(wanted))
         except ActorCrashed:
-            return s.Probed((b"",) * len(wanted), MissReason.STORE_FAILED)
+            none = tuple(bytes(len(chains) // CHAIN_BYTES) for _, chains in wanted)
+            return s.Probed(none, MissReason.STORE_FAILED)
 
     async def _do(self, msg: s.Fetch | s.Save) -> s.Outcomes:
         """Have objects read or written; where L3's actor crashes over it, none was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 
 import msgspec
 
@@ -78,7 +78,10 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 
 
 class Statistics(msgspec.Struct, kw_only=True, eq=False):
-    """Reads the numbers of a cache where they are counted."""
+    """Reads the numbers of a cache where they are counted.
+
+    `store` reads those of L3's actor without asking it: nobody waits for one that is being restarted.
+    """
 
     actors: CacheActors
     counters: Counters
@@ -86,6 +89,7 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
     leases: Sized
     recoveries: Recoveries
     waiting: Sized
+    store: Callable[[], s.StoreTierStatistics | None]
 
     def totals(self) -> Totals:
         """Copy the running numbers; may be called from another thread."""
@@ -134,6 +138,6 @@ class Statistics(msgspec.Struct, kw_only=True, eq=False):
             recoveries=dict(self.recoveries.crashes),
             forgotten_tokens=dict(self.recoveries.forgotten),
             pools=pools,
-            store=None if actors.store is None else await actors.store.ask(s.ReadStoreTier()),
+            store=self.store(),
             audits=AuditStats(audits.rounds, audits.slices, audits.findings),
         )

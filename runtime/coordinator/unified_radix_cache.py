@@ -8,11 +8,13 @@ waiting for room) happens outside and comes back as a message; its asker is answ
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ...actors import Coordinator, Message, ReplyToken, handles
 from ...errors import ConfigError, NoCapacity, StaleLease
 from ...tiers.fences import Fences
+from ...tiers.store.messages import StoreTierStatistics
 from .. import messages as m
 from .acquiring import AcquireFlight, Acquiring
 from .alarm import Alarm
@@ -70,6 +72,7 @@ class UnifiedRadixCache(Coordinator):
         *,
         endpoints: Endpoints,
         fences: Fences,
+        store_figures: Callable[[], StoreTierStatistics | None],
         room_timeout: float,
         store_timeout: float,
         prefetch_threshold: int,
@@ -128,6 +131,7 @@ class UnifiedRadixCache(Coordinator):
             leases=self._leases,
             recoveries=recoveries,
             waiting=self._queue.waiting,
+            store=store_figures,
         )
         self._flights: dict[ReplyToken, AcquireFlight | ExtendFlight] = {}
         self._background = Background()

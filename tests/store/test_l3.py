@@ -21,7 +21,6 @@ from banyankv.tiers.store.messages import (
     Outcomes,
     Probe,
     Probed,
-    ReadStoreTier,
     Save,
     StoreCall,
     StoreItem,
@@ -173,7 +172,7 @@ async def test_calls_are_counted_and_reported(bench: Bench) -> None:
     await bench.ref.ask(Save((full(A, 0, 8, 0, 1),)))
     await bench.ref.ask(Fetch((full(A, 0, 8, 4, 5), full(B, 0, 4, 6))))
     await bench.ref.ask(Probe((("full", A + B + C),)))
-    statistics = await bench.ref.ask(ReadStoreTier())
+    statistics = bench.ref.actor.glance()
     assert statistics.calls == (("fetch", 1), ("probe", 1), ("save", 1))
     assert statistics.keys == (("fetch", 2), ("probe", 3), ("save", 1))
     assert statistics.hits == (("fetch", 1), ("probe", 1), ("save", 1))
@@ -198,7 +197,7 @@ async def test_what_cannot_be_meant_is_refused_before_the_store_is_asked(bench: 
         with pytest.raises(ConfigError):
             await bench.ref.ask(message)
     assert bench.store.asked == 0
-    assert (await bench.ref.ask(ReadStoreTier())).calls == ()
+    assert bench.ref.actor.glance().calls == ()
 
 
 async def test_a_failing_store_opens_the_breaker_until_a_trial_succeeds(
@@ -219,14 +218,14 @@ async def test_a_failing_store_opens_the_breaker_until_a_trial_succeeds(
         (b"\0\0", b"\0"), MissReason.BREAKER_OPEN
     )
     assert bench.store.asked == 2
-    assert (await bench.ref.ask(ReadStoreTier())).breaker == "open"
+    assert bench.ref.actor.glance().breaker == "open"
 
     mock_clock.jump(1.0)
-    assert (await bench.ref.ask(ReadStoreTier())).breaker == "half_open"
+    assert bench.ref.actor.glance().breaker == "half_open"
     bench.store.failing = False
     assert await bench.ref.ask(Probe((("full", A),))) == Probed((b"\0",))
     assert await bench.ref.ask(Save(items)) == Outcomes((None, None))
-    statistics = await bench.ref.ask(ReadStoreTier())
+    statistics = bench.ref.actor.glance()
     assert (statistics.breaker, statistics.breaker_opened) == ("closed", 1)
     assert ("probe", "breaker_open", 3) in statistics.misses
 
@@ -312,10 +311,10 @@ async def test_few_calls_are_at_the_store_at_once_and_the_actor_stays_free(
             nursery.start_soon(bench.ref.ask, Probe((("full", A),)))
         await trio.testing.wait_all_tasks_blocked()
         assert bench.store.asked == 2
-        assert (await bench.ref.ask(ReadStoreTier())).in_flight == 3
+        assert bench.ref.actor.glance().in_flight == 3
         bench.store.hanging = False
         await passing(mock_clock, 5.0)
-    assert (await bench.ref.ask(ReadStoreTier())).in_flight == 0
+    assert bench.ref.actor.glance().in_flight == 0
 
 
 async def test_a_call_whose_asker_left_ends_and_its_trial_is_free_again(
@@ -329,10 +328,10 @@ async def test_a_call_whose_asker_left_ends_and_its_trial_is_free_again(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.ref.ask, Probe((("full", A),)))
         await trio.testing.wait_all_tasks_blocked()
-        assert (await bench.ref.ask(ReadStoreTier())).in_flight == 1
+        assert bench.ref.actor.glance().in_flight == 1
         nursery.cancel_scope.cancel()
     await trio.testing.wait_all_tasks_blocked()
-    statistics = await bench.ref.ask(ReadStoreTier())
+    statistics = bench.ref.actor.glance()
     assert (statistics.in_flight, statistics.breaker) == (0, "half_open")
 
 
@@ -350,7 +349,7 @@ async def test_an_asker_whose_envelope_ran_out_ends_the_call(
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(1.0)
     await trio.testing.wait_all_tasks_blocked()
-    assert (await bench.ref.ask(ReadStoreTier())).in_flight == 0
+    assert bench.ref.actor.glance().in_flight == 0
 
 
 async def test_a_call_cannot_be_answered_in_the_callers_stack(bench: Bench) -> None:

@@ -19,7 +19,6 @@ from .messages import (
     Outcomes,
     Probe,
     Probed,
-    ReadStoreTier,
     Save,
     StoreCall,
     StoreItem,
@@ -70,9 +69,9 @@ class _Call:
 
 
 class StoreTier(Leaf):
-    """Serve `Probe`, `Fetch`, `Save` and `ReadStoreTier`; the store stays its maker's to close.
+    """Serve `Probe`, `Fetch` and `Save`; the store stays its maker's to close.
 
-    Each of the first three is a task of its own; at most `calls` of them are at the store at once,
+    Each is a task of its own; at most `calls` of them are at the store at once,
     and each has `timeout` seconds. What comes in time is answered as done, the rest as `TIMEOUT`;
     that counts against the store when it had the call for at least half of the time. While the
     breaker is open, all are answered at once.
@@ -154,9 +153,8 @@ class StoreTier(Leaf):
         # also where the asker left: an answer is what ends a token
         call.token.reply(_answer(call, message))
 
-    @handles(ReadStoreTier)
-    def statistics(self, message: ReadStoreTier) -> StoreTierStatistics:
-        """Tell what was done so far."""
+    def glance(self) -> StoreTierStatistics:
+        """Tell what was done so far in this life; safe while nothing else runs in this thread."""
         return StoreTierStatistics(
             calls=tuple(sorted(self._counts.items())),
             keys=tuple(sorted(self._keys.items())),

@@ -96,10 +96,6 @@ class StoreTierStatistics(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreStatistics | None
 
 
-class ReadStoreTier(Message[StoreTierStatistics], frozen=True):
-    """Ask for `StoreTierStatistics`."""
-
-
 class StoreCall(Fact, frozen=True, kw_only=True):
     """One `Probe`, `Fetch` or `Save` is over.
 

@@ -1,0 +1,1 @@
+"""Crashes with leases live: whatever actor crashes, at whatever message, engines go on."""
