@@ -112,6 +112,20 @@ LINES = (
         "multi-turn, L1+L2+L3: hit rate of the last round",
         "≥", 0.96, "multiturn", "hit rate, last round", {"tiers": "L1+L2+L3"},
     ),
+    *(
+        Line(
+            f"hosts, {host}: {what} ÷ on trio",
+            "≤", limit, "hosts", f"{what} ÷ trio", {"host": host},
+        )
+        for host, what, limit in (
+            ("asyncio", "hit of 4,096", 1.3),
+            ("asyncio", "turn", 1.3),
+            ("uvloop", "hit of 4,096", 1.3),
+            ("uvloop", "turn", 1.3),
+            ("thread", "batch of 64 hits", 1.2),
+            ("thread that polls", "batch of 64 hits", 1.2),
+        )
+    ),
 )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ MEASURES = {
     "memory": {"a cached token", "a node", "floor: the token and its page ids"}
     | {"latency, end ÷ first tenth", "memory, end ÷ first tenth"},
     "telemetry": {"request", "− off"},
+    "hosts": {"hit of 4,096", "batch of 64 hits", "turn"}
+    | {"hit of 4,096 ÷ trio", "batch of 64 hits ÷ trio", "turn ÷ trio"},
     "multiturn": {"input tokens/s", "÷ L1", "hit rate", "hit rate, last round", "mean TTFT"}
     | {"mean TTFT, last round", "input tokens/s of CPU time", "÷ L1, CPU time"},
 }
