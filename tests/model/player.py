@@ -296,9 +296,13 @@ class Player:
         self.crasher.arm(*points)
 
     async def amid(self, step: Step) -> None:
-        """Crash an actor while several requests have just been asked."""
-        bench = self.bench
+        """Crash an actor while several requests have just been asked, or at a message of theirs."""
+        bench, path = self.bench, self.actor(step.b)
         bench.changes += 1
+        nth = step.d // 16 * (1 + step.c % 7)
+        if nth:
+            moment = ("before", "middle", "after")[step.b % 3]
+            self.crasher.arm(Point(path, nth, moment, 1 + step.a // 4))
         turn = self.turn_of(step.a)
         left = len(turn.tokens) - turn.lease.extent if turn is not None else 0
         requests = [await bench.ask(SPACES[0], self.prompt(step.a, step.b, step.c))]
@@ -311,9 +315,10 @@ class Player:
             bench.nursery.start_soon(other.lease.release)
         for _ in range(step.d % 16):
             await trio.lowlevel.checkpoint()
-        self.crasher.now(bench.cache._assembled.system.find(self.actor(step.b)))
-        if step.d >= 32:
-            for _ in range(step.d % 7):
+        if not nth:
+            self.crasher.now(bench.cache._assembled.system.find(path))
+        if step.a % 2:
+            for _ in range(step.a % 7):
                 await trio.lowlevel.checkpoint()
             requests[0].scope.cancel()
         bench.pending += requests

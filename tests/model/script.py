@@ -114,7 +114,7 @@ MOODS: dict[str, dict[str, int]] = {
 }
 """How often each verb comes, always and in each mood; a history has one mood or all of them."""
 
-CRASH = {"crash": 7, "amid": 4, "jump": 2}
+CRASH = {"crash": 6, "amid": 6, "jump": 2, "crowd": 2, "stall": 1, "unstall": 1}
 """What a history with crashes has besides, whatever its mood."""
 
 
@@ -143,7 +143,7 @@ def script_of(seed: int, only: str | None = None, crashes: float = 0.3) -> Scrip
     if crashing and dice.random() < 0.1:
         verbs.append("doom")
     page = dice.choice((1, 2, 4, 4, 16))
-    tight = "tight" in moods or dice.random() < 0.3
+    tight = "tight" in moods or dice.random() < (0.5 if crashing else 0.3)
     return Script(
         kinds=kinds,
         page=page,
