@@ -52,7 +52,7 @@ class Counters:
         self.evicted = {tier: [0] * components for tier in (Tier.L1, Tier.L2)}
         self.demoted = [0] * components
         self.promoted = [0] * components
-        self.moved_bytes = dict.fromkeys(DIRECTIONS, 0)
+        self.moved_bytes: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
         self.prefetches: Counter[str] = Counter()
         self.skipped_backups = 0
         self.audits = AuditCounts()
