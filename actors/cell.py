@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from .system import ActorSystem
 
 
-_LIVES = 3
-"""Lives in which a message is tried again: one that crashes each of them is not to end the system."""
-
-
 class Cell:
     """One actor as the kernel sees it: gate, handlers of the present life, mailbox, open replies."""
 
@@ -323,10 +319,6 @@ class Cell:
         waiting = [token for token in self.tokens if not token.left]
         self.tokens.clear()
         for token in reversed(waiting):
-            token.lives += 1
-            if token.lives > _LIVES and self.system.crash is not None:
-                token.dispose(self.system.crash)
-                continue
             token.phase = Phase.QUEUED
             token.envelope = Envelope(token.msg, token, trace=token.trace, deadline=token.deadline)
             self.mailbox.put_first(token.envelope)

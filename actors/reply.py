@@ -49,7 +49,6 @@ class ReplyToken:
         "envelope",
         "firm",
         "left",
-        "lives",
         "msg",
         "phase",
         "seq",
@@ -75,8 +74,6 @@ class ReplyToken:
         self.phase = Phase.BEGUN
         self.asked = asked
         self.left = not asked
-        # how many lives in a row, after the one that deferred it, have heard the message again
-        self.lives = 0
         # the trio time from which the asker waits, once it does; it outlasts the lives that hear it
         self.since = math.inf
         # an operation's own steps are not cut short by the deadline that it inherited, only a deferred
