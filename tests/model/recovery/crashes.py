@@ -56,10 +56,11 @@ class Watcher:
     """Sees all deliveries of a cache that is opened inside `watching`; crashes those it aims at.
 
     `middles` has an entry for each delivery: how many it has (0 where `counting` is off), and
-    `recovering` the numbers of those within a cache actor's `prepare`.
+    `recovering` the numbers of those within a cache actor's `prepare`. An actor `along` crashes in the
+    same moment as the last of the aims.
     """
 
-    def __init__(self, *aims: Aim, counting: bool = False) -> None:
+    def __init__(self, *aims: Aim, counting: bool = False, along: str = "") -> None:
         self.middles: defaultdict[Place, list[int]] = defaultdict(list)
         self.recovering: defaultdict[Place, list[int]] = defaultdict(list)
         self.fired: list[Aim] = []
@@ -70,6 +71,8 @@ class Watcher:
         self._operations: dict[str, _Delivery] = {}
         self._rooms: dict[CodeType, str] = {}
         self._preparing = 0
+        self._along = along
+        self._cells: dict[str, Cell] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -84,6 +87,7 @@ class Watcher:
                     wrap = self._operation if name in ("epilogue", "prepare") else self._step
                     setattr(actor, name, wrap(place, hook))
             bind(cell, actor, ref)
+            self._cells[cell.path] = cell
             for kind, name in type(actor).handlers.items():
                 place, method = Place(cell.path, kind.__name__), getattr(actor, name)
                 self.handlers[place] = None
@@ -174,6 +178,8 @@ class Watcher:
 
     def _raise(self, delivery: _Delivery) -> None:
         self.fired.append(delivery.aim)
+        if self._along and len(self.fired) == len(self._aims):
+            self._cells[self._along].condemn(Crash(f"along with {delivery.place.path}"))
         raise Crash(f"{delivery.moment} {delivery.place.message}")
 
     # -- the lines of a step --------------------------------------------------------------------------

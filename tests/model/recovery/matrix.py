@@ -167,7 +167,9 @@ def try_cell(cell: Cell) -> Outcome:
             assert "crashes.Crash" in error.cause_type, error.cause_type
             assert "_raise" in error.traceback
         # The actor of L3 and the auditor are made anew alone; and what crashes a recovery makes it begin again.
-        alone = cell.aim.place.path in ("/store/l3", "/audit/auditor")
+        # But if one cannot even begin, its supervisor gives up, and all are made anew once more.
+        path, message = cell.aim.place
+        alone = path in ("/store/l3", "/audit/auditor") and message != "prepare"
         most = len(aims) - alone
         assert min(most, 1) <= recoveries <= most, recovered
     except Exception as error:  # noqa: BLE001 - whatever it is, that is the finding

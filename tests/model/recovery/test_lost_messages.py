@@ -19,7 +19,7 @@ from banyankv.errors import IntegrityError
 from .crashes import Place, Watcher
 from .matrix import play
 
-SAMPLE = int(os.environ.get("BANYANKV_CRASHES", "5"))
+SAMPLE = int(os.environ.get("BANYANKV_CRASHES", "3"))
 KINDS = (FaultKind.DROP, FaultKind.FAIL, FaultKind.DELAY, FaultKind.DUPLICATE, FaultKind.CRASH)
 NOWHERE = FaultPlan(faults=(Fault(what=FaultKind.FAIL, receiver="/nobody"),))
 

@@ -13,7 +13,7 @@ import pytest
 from .crashes import Place
 from .matrix import NEVER, WORLDS, cells, first_crash, seen, try_cell
 
-SAMPLE = int(os.environ.get("BANYANKV_CRASHES", "12"))
+SAMPLE = int(os.environ.get("BANYANKV_CRASHES", "8"))
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["wide", "full"])
