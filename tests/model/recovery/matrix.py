@@ -183,7 +183,7 @@ def kind_of(fault: str) -> str:
         return "wrong bytes"
     if fault.startswith("TimeoutError"):
         return "hangs"
-    return "leaks" if "PoolUsage" in fault or "IntegrityError" in fault else "other"
+    return "leaks" if "left behind" in fault or "IntegrityError" in fault else "other"
 
 
 def table(outcomes: Iterable[Outcome]) -> str:

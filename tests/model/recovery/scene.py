@@ -248,10 +248,11 @@ class Scene:
         await self._quiet()
         await e.do(cache.flush)
         stats = await e.do(cache.stats)
-        assert not (stats.leases or stats.waiting or stats.in_flight or stats.due or stats.nodes)
+        busy = (stats.leases, stats.waiting, stats.in_flight, stats.due, stats.nodes)
+        assert not any(busy), f"left behind: {busy}"
         for place, pools in stats.pools.items():
             for usage in pools:
-                assert usage.free == usage.capacity, (place, usage)
+                assert usage.free == usage.capacity, f"left behind on {place}: {usage}"
         await e.do(cache.check)
 
 

@@ -71,4 +71,4 @@ def test_no_message_that_is_lost_leaves_anybody_waiting(dispatch, kind):
 
 
 def _left_behind(error: Exception) -> bool:
-    return isinstance(error, IntegrityError) or "PoolUsage" in str(error)
+    return isinstance(error, IntegrityError) or "left behind" in str(error)
