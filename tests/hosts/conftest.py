@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from .host import HOSTS, Host
+from .host import IN_TASKS, Host
 from .loops import LOOPS
+from .on_threads import Threads
+
+HOSTS = (*IN_TASKS, Threads)
 
 
 @pytest.fixture(params=HOSTS, ids=[host.name for host in HOSTS])

@@ -262,4 +262,5 @@ class Uvloop(Asyncio):
         return uvloop.new_event_loop()
 
 
-HOSTS: tuple[type[Host], ...] = (Trio, Asyncio, Late, Uvloop)
+IN_TASKS: tuple[type[Host], ...] = (Trio, Asyncio, Late, Uvloop)
+"""The hosts whose caches are awaited in the caller's own thread."""

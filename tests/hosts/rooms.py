@@ -52,9 +52,13 @@ def config(
 
 
 class Gate:
-    """Holds what passes it until it is opened: copies, or a store's reads. Awaited by trio on every host."""
+    """Holds what passes it until it is opened: copies, or a store's reads.
+
+    Awaited by trio on every host, perhaps in another thread than the scenario's.
+    """
 
     def __init__(self) -> None:
+        self._run: trio.lowlevel.TrioToken | None = None
         self._open = trio.Event()
         self._open.set()
         self.held = 0
@@ -63,9 +67,13 @@ class Gate:
         self._open = trio.Event()
 
     def open(self) -> None:
-        self._open.set()
+        if self._run is None:
+            self._open.set()
+        else:
+            self._run.run_sync_soon(self._open.set)
 
     async def __call__(self, *_: object) -> None:
+        self._run = trio.lowlevel.current_trio_token()
         self.held += 1
         await self._open.wait()
         self.held -= 1
