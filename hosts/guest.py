@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -44,6 +46,7 @@ class Guest:
         self.over: asyncio.Future[None] = loop.create_future()
         self.stays: dict[Stay[Any], None] = {}
         self._pid = os.getpid()
+        self._thread = threading.get_ident()
         self._ended = False
         self._enough = trio.Event()
         # the steps of trio that are due: the loop takes them from here, or `drive` where it has closed
@@ -65,6 +68,7 @@ class Guest:
                 "by banyankv.open_cache, or in another thread"
             ) from error
         _HERE.guest = self
+        atexit.register(self._at_exit)
 
     @property
     def leaving(self) -> bool:
@@ -94,6 +98,7 @@ class Guest:
         self._enough.set()
         self._interrupts.remove()
         del _HERE.guest
+        atexit.unregister(self._at_exit)
         for stay in tuple(self.stays):  # there is one only where trio itself failed
             stay.ended(result)
         settle(self.over, result)
@@ -106,11 +111,18 @@ class Guest:
 
     def drive(self) -> None:
         """Bring all to its end without the loop, which has closed: every stay is over then."""
+        if sys.is_finalizing():
+            return  # the thread in which trio sleeps has ended, and all that it held ends with the process
         for stay in self.stays:
             stay.leave()
         self._enough.set()
         while not self._ended:
             self._ticks.get()()
+
+    def _at_exit(self) -> None:
+        """Bring all to its end where a program ends without having left its block."""
+        if not self.forked and self._thread == threading.get_ident():
+            self.drive()
 
 
 async def guest_here() -> Guest:

@@ -143,6 +143,46 @@ except KeyboardInterrupt:
 """
 
 
+UNLEFT = """
+import asyncio, sys
+import banyankv as bk
+
+MODEL = bk.ModelSpec(name="m", page_size=2, components=(bk.PagedSpec(name="full"),))
+CONFIG = bk.CacheConfig(model=MODEL, l1={"full": 8}, l2={"full": 8})
+
+
+async def main():
+    async with bk.asyncio.open_cache(CONFIG) as cache:
+        lease = await cache.acquire([1, 2, 3])
+        if "extended" in sys.argv:
+            await lease.extend(2)
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+        await asyncio.sleep(60)
+
+
+if "uvloop" in sys.argv:
+    import uvloop
+
+    loop = uvloop.new_event_loop()
+else:
+    loop = asyncio.new_event_loop()
+try:
+    loop.run_until_complete(main())
+except RuntimeError:
+    print("stopped")
+if "closed" in sys.argv:
+    loop.close()
+"""
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("how", ["closed", "closed extended", "left open"])
+def test_a_program_that_ends_without_leaving_its_block_ends(how: str, loops: str) -> None:
+    run = [sys.executable, "-c", UNLEFT, loops, *how.split()]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "stopped\n"
+
+
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("how", ["busy", "idle", "by hand"])
 def test_ctrl_c(dispatch: str, how: str, loops: str) -> None:
