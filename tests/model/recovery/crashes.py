@@ -7,7 +7,7 @@ in one of them.
     before   nothing of the handler has run (a fault plan does the same at the message's edge)
     middle   of a leaf's step: at one of the lines that it runs in its actor's room; of an operation: when
              one of the actors that it asks has done what it was asked for
-    after    the handler has returned, and its answer is lost
+    after    the handler has returned or refused, and its answer is lost
 """
 
 from __future__ import annotations
@@ -126,13 +126,12 @@ class Watcher:
                 self._step_now = delivery
                 sys.settrace(self._enter)
             try:
-                answer = method(*args)
+                return method(*args)
             finally:
                 if self._step_now is delivery:
                     self._step_now = None
                     sys.settrace(None)
-            self._end(delivery)
-            return answer
+                self._end(delivery)
 
         return handle
 
@@ -144,13 +143,13 @@ class Watcher:
                 delivery = self._begin(place)
                 if delivery.wanted:
                     self._operations[place.path] = delivery
-                answer = await method(*args)
-                self._operations.pop(place.path, None)
-                self._end(delivery)
+                try:
+                    return await method(*args)
+                finally:
+                    self._operations.pop(place.path, None)
+                    self._end(delivery)
             finally:
-                self._operations.pop(place.path, None)
                 self._preparing -= prepares
-            return answer
 
         return handle
 
@@ -173,6 +172,7 @@ class Watcher:
             self._raise(delivery)
 
     def _end(self, delivery: _Delivery) -> None:
+        """End a handler that has answered or refused."""
         if delivery.moment == "after":
             self._raise(delivery)
 

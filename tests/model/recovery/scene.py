@@ -56,14 +56,9 @@ def config(dispatch: str, *, full: bool) -> CacheConfig:
 @contextmanager
 def quiet_world(seed: int) -> Iterator[None]:
     """A world that is the same each time: no threads, no look at the real clock."""
-    logger = logging.getLogger("banyankv")
-    kept = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with simulated(seed, CHUNK), mock.patch("banyankv.actors.life._BREATH", 1e9):
-            yield
-    finally:
-        logger.setLevel(kept)
+    logging.getLogger("banyankv").setLevel(logging.ERROR)
+    with simulated(seed, CHUNK), mock.patch("banyankv.actors.life._BREATH", 1e9):
+        yield
 
 
 class Scene:

@@ -41,10 +41,14 @@ def test_a_crash_of_a_recovery_makes_it_begin_again(dispatch, full):
     first = first_crash(dispatch, full)
     known = seen(dispatch, full, first)
     rng = random.Random(f"{dispatch} {full} again")
-    places = sorted(known.recovering)
+    again = {
+        place: [number for number in numbers if number in known.middles.get(place, {})]
+        for place, numbers in known.recovering.items()
+    }
+    places = sorted(place for place in again if again[place])
     faults: list[str] = []
     for place in rng.sample(places, min(SAMPLE or len(places), len(places))):
-        number, moment = rng.choice(known.recovering[place]), rng.choice(MOMENTS)
+        number, moment = rng.choice(again[place]), rng.choice(MOMENTS)
         middle = min(2, known.middles[place][number])
         moment = "after" if moment == "middle" and not middle else moment
         aim = Aim(place, number, moment, middle if moment == "middle" else 0)
