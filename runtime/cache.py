@@ -10,7 +10,7 @@ import trio
 from ..actors import FaultPlan, Journal, protected_context
 from ..components.contract import TreeComponent
 from ..components.policies import Policy
-from ..errors import ConfigError, WouldWait
+from ..errors import ConfigError, WouldWait, WrongHost
 from ..spec import TOKEN_BYTES, ModelSpec, Namespace, Tier
 from ..telemetry import Telemetry
 from . import messages as m
@@ -288,6 +288,12 @@ async def open_cache(
     the configuration cannot work, and Closed on leaving where an actor failed beyond its
     supervisor's patience.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise WrongHost(
+            "this opens a cache for trio, and this is no trio task: where your program runs on asyncio, "
+            "open it with banyankv.asyncio.open_cache, and from plain threads with "
+            "banyankv.threads.open_cache"
+        )
     if not isinstance(config, CacheConfig):
         raise ConfigError(f"config must be a CacheConfig, not {config!r}")
     if store is not None and config.l2 is None:

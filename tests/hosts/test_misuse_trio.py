@@ -147,3 +147,12 @@ def test_from_a_forked_child(dispatch: str) -> None:
         timeout=60,
     )
     assert (done.stdout, done.stderr) == ("whole\n", "")
+
+
+def test_opened_on_asyncio_it_says_how_to_open_it_there() -> None:
+    async def main() -> None:
+        async with banyankv.open_cache(config("direct")):
+            pass
+
+    with pytest.raises(WrongHost, match=r"banyankv\.asyncio\.open_cache"):
+        asyncio.run(main())
