@@ -69,6 +69,11 @@ class Lease:
     # -- without a trip ---------------------------------------------------------------------------
 
     @property
+    def id(self) -> int:
+        """The number by which the cache knows it."""
+        return self._lease.id
+
+    @property
     def length(self) -> int:
         """Tokens that need no recompute: whole pages, and never the prompt's last token."""
         return self._lease.length

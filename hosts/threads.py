@@ -383,6 +383,7 @@ def _in_a_thread(
         """
         return Opening(partial(opening, *args, **kwargs))
 
+    open_cache.__wrapped__ = opening  # type: ignore[attr-defined]  # `help` shows what it takes
     return open_cache
 
 

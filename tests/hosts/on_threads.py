@@ -12,10 +12,12 @@ import banyankv
 import trio
 from banyankv import Cache, CacheConfig, threads
 
-from .host import Call, Trio
+from .host import Trio
 
 _POLL = 0.0002
-"""Seconds from one look at a ticket to the next: what a step of a scenario's call is here."""
+"""Seconds from the first look at a ticket to the next; then ever longer, so that a call has few steps."""
+
+_LONGEST = 0.005
 
 VERBS = ("extend", "trim", "snapshot", "publish", "release")
 
@@ -33,8 +35,11 @@ async def outcome_of(ticket: threads.Ticket[Any]) -> Any:
 
 
 async def _ready(ticket: threads.Ticket[Any]) -> None:
-    while not ticket.poll():  # noqa: ASYNC110 - to poll is what is tested
-        await trio.sleep(_POLL)
+    await trio.lowlevel.checkpoint()  # each call has a step to be cancelled at, be it ready by then
+    pause = _POLL
+    while not ticket.poll():
+        await trio.sleep(pause)
+        pause = min(2 * pause, _LONGEST)
 
 
 class AwaitedLease:
@@ -99,8 +104,3 @@ class Threads(Trio):
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(opening.__exit__, *sys.exc_info())
-
-    async def cancelled_at(self, step: int, call: Call) -> bool:
-        with trio.move_on_after(step * _POLL) as scope:
-            await call()
-        return scope.cancel_called
