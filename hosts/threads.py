@@ -17,6 +17,7 @@ A stream must live until its call is over.
 from __future__ import annotations
 
 import contextvars
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
@@ -383,7 +384,9 @@ def _in_a_thread(
         """
         return Opening(partial(opening, *args, **kwargs))
 
-    open_cache.__wrapped__ = opening  # type: ignore[attr-defined]  # `help` shows what it takes
+    # `help` shows what it takes
+    signature = inspect.signature(opening).replace(return_annotation="Opening")
+    open_cache.__signature__ = signature  # type: ignore[attr-defined]
     return open_cache
 
 
