@@ -59,6 +59,10 @@ class Host(Protocol):
         """Run a call with the host's own timeout; say whether that cut it short."""
 
 
+MOST = 400
+"""More waits than any call of a scenario has: a sweep must come to its end."""
+
+
 async def until(host: Host, true: Callable[[], Any]) -> None:
     """Wait until something is so."""
     for _ in range(5000):

@@ -72,7 +72,8 @@ class AwaitedCache:
         self._cache = cache
 
     def __getattr__(self, name: str) -> Any:
-        return partial(self._await, getattr(self._cache, name))
+        found = getattr(self._cache, name)
+        return partial(self._await, found) if callable(found) else found
 
     def try_acquire(self, *args: Any, **parts: Any) -> Any:
         return self._wrapped(self._cache.try_acquire(*args, **parts))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from banyankv import (
     Cache,
     CacheConfig,
+    Lease,
     ModelSpec,
     PagedSpec,
     SnapshotSpec,
@@ -19,6 +20,9 @@ from banyankv import (
 from banyankv.testing import MemoryStore
 
 from .host import Host, until
+
+if TYPE_CHECKING:
+    import torch
 
 MODEL = ModelSpec(
     name="m",
@@ -101,6 +105,28 @@ async def turn(cache: Cache, tokens: list[int], *, deadline: float | None = None
         return lease.length
 
 
+def _pages(cache: Cache, lease: Lease) -> Iterator[tuple[int, torch.Tensor]]:
+    """Give each page of FULL and of the window that a lease shows: its place, and its bytes."""
+    for name in ("full", "swa"):
+        first = lease.start(name) // MODEL.page_size
+        for place, page in enumerate(lease.pages(name), first):
+            yield place, cache.pools.raw(name)[0][page]
+
+
+def compute(cache: Cache, lease: Lease, mark: int) -> None:
+    """Fill all pages of a lease that found nothing with bytes of its own, as an engine would."""
+    for place, row in _pages(cache, lease):
+        row.fill_(mark + place)
+
+
+def bytes_are_right(cache: Cache, lease: Lease, mark: int) -> None:
+    """Prove that all pages still hold what `compute` wrote."""
+    shown = list(_pages(cache, lease))
+    assert shown
+    for place, row in shown:
+        assert row.eq(mark + place).all()
+
+
 async def nothing_is_held(host: Host, cache: Cache) -> None:
     """Prove that no lease is live and every invariant holds."""
     await cache.settle()
@@ -121,6 +147,8 @@ __all__ = [
     "PROMPT",
     "Gate",
     "GatedStore",
+    "bytes_are_right",
+    "compute",
     "config",
     "nothing_is_held",
     "turn",

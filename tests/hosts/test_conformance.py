@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from banyankv import (
     Cache,
-    Closed,
     ConfigError,
     DeadlineExceeded,
     Lease,
@@ -19,11 +16,9 @@ from banyankv import (
     StaleLease,
 )
 
-from .host import Host, until
-from .rooms import NEXT, OTHER, PROMPT, Gate, GatedStore, config, nothing_is_held, turn
-
-MOST = 400
-"""More waits than any call here has: a sweep must come to its end."""
+from .host import MOST, Host, until
+from .rooms import NEXT, OTHER, PROMPT, config, nothing_is_held, turn
+from .waits import Waits, below
 
 
 def test_the_life_of_a_lease(host: Host, dispatch: str) -> None:
@@ -95,69 +90,6 @@ def test_an_extend_without_room_is_refused_in_time(host: Host, dispatch: str) ->
             await nothing_is_held(host, cache)
 
     host.run(scenario)
-
-
-async def below(host: Host, cache: Cache) -> None:
-    """Have PROMPT lie below L1 only."""
-    await turn(cache, PROMPT)
-    await cache.settle()
-    for component in ("full", "swa", "mamba"):
-        await cache.evict(component, 99)
-
-
-async def in_the_store(host: Host, cache: Cache) -> None:
-    """Have a chunk of a prompt lie in the store only."""
-    await turn(cache, LONG[:256])
-    await cache.settle()
-    await cache.flush()
-
-
-LONG = list(range(258))
-"""A chunk of the store, and a page."""
-
-
-class Waits:
-    """A cache in which something waits: for room, for a copy or for the store."""
-
-    def __init__(self, kind: str, dispatch: str) -> None:
-        self.kind = kind
-        self.gate = Gate()
-        self.parts: dict[str, Any] = {"before_copy": self.gate}
-        self.config = config(dispatch, pages=16, l2=16)
-        if kind == "room":
-            self.parts = {}
-            self.config = config(dispatch, pages=8)
-        elif kind == "store":
-            self.parts = {"store": GatedStore(self.gate)}
-            self.config = config(dispatch, pages=140, l2=140, store_timeout=60.0)
-        self._holder: Lease | None = None
-
-    async def prepare(self, host: Host, cache: Cache) -> None:
-        """Bring it about that `call` will wait."""
-        if self.kind == "room":
-            self._holder = await cache.acquire(OTHER)
-            await self._holder.extend(12)
-        elif self.kind == "copy":
-            await below(host, cache)
-        else:
-            await in_the_store(host, cache)
-        self.gate.close()
-
-    async def call(self, cache: Cache) -> int:
-        """Wait for it, and give back what came; return how much was reused."""
-        async with await cache.acquire(LONG if self.kind == "store" else NEXT) as lease:
-            if self.kind == "room":
-                await lease.extend(9)
-            return lease.length
-
-    async def go(self) -> None:
-        """Let come what is waited for."""
-        self.gate.open()
-        if self._holder is not None:
-            await self._holder.release()
-
-    def waiting(self) -> bool:
-        return self.kind == "room" or self.gate.held > 0
 
 
 @pytest.mark.parametrize("kind", ["room", "copy", "store"])
@@ -302,26 +234,6 @@ def test_cancelled_at_each_wait_of_one_that_has_to_wait(
     host.run(scenario)
 
 
-def test_opening_and_closing_cancelled_at_each_wait(
-    host: Host, dispatch: str, tmp_path: Path
-) -> None:
-    settings = config(dispatch, l2=16, folder=tmp_path / "store")
-
-    async def use() -> None:
-        async with host.open(settings) as cache:
-            await turn(cache, PROMPT)
-
-    async def scenario(host: Host) -> None:
-        for step in range(1, MOST):
-            reached = await host.cancelled_at(step, use)
-            await use()  # nothing stands in the way, such as a locked folder
-            if not reached:
-                return
-        raise AssertionError("the sweep did not end")
-
-    host.run(scenario)
-
-
 REFUSED: dict[str, Callable[[Cache, Lease], Awaitable[object]]] = {
     "an empty prompt": lambda cache, lease: cache.acquire([]),
     "ids that are none": lambda cache, lease: cache.acquire(["a"]),  # type: ignore[list-item]
@@ -362,60 +274,27 @@ def test_a_configuration_that_cannot_work_starts_nothing(host: Host) -> None:
     host.run(scenario)
 
 
-def test_closed_with_leases_live(host: Host, dispatch: str) -> None:
+def test_batch_and_try_forms_take_what_l1_has_now(host: Host, dispatch: str) -> None:
     async def scenario(host: Host) -> None:
-        async with host.beside(), host.open(config(dispatch, pages=4)) as cache:
-            lease, second = await cache.acquire(PROMPT), await cache.acquire(OTHER)
-            await lease.extend(8)
-            waiting = host.start(lambda: second.extend(8))
-            await host.sleep(0.01)
-            closing = cache
-        ended = await waiting.end()
-        assert ended is not None
-        with pytest.raises(Closed):
-            ended.unwrap()
-        await lease.release()
-        for call in (
-            lambda: closing.acquire(PROMPT),
-            lambda: closing.acquire(PROMPT, deadline=1.0),
-            closing.settle,
-            lambda: second.extend(1),
-            lambda: second.extend(1, deadline=1.0),
-        ):
-            with pytest.raises(Closed):
-                await call()
-        with pytest.raises(Closed):
-            closing.try_acquire(PROMPT)
-        await second.release()
-
-    host.run(scenario)
-
-
-def test_an_error_of_the_body_passes_unchanged(host: Host, dispatch: str) -> None:
-    class Mine(Exception):
-        pass
-
-    async def scenario(host: Host) -> None:
-        mine = Mine()
-        with pytest.raises(Mine) as raised:
-            async with host.open(config(dispatch)) as cache, await cache.acquire(PROMPT) as lease:
-                await lease.extend(8)
-                raise mine
-        assert raised.value is mine
-        async with host.open(config(dispatch)) as cache:
-            await turn(cache, PROMPT)
-
-    host.run(scenario)
-
-
-def test_two_caches_are_open_at_once(host: Host, dispatch: str) -> None:
-    async def scenario(host: Host) -> None:
-        async with host.open(config(dispatch)) as one:
-            async with host.open(config(dispatch)) as two:
-                assert (await turn(one, PROMPT), await turn(two, PROMPT)) == (0, 0)
-            assert (await one.peek(NEXT)).length == 8
-        with pytest.raises(Closed):
-            await one.peek(PROMPT)
+        async with host.open(config(dispatch, l2=16)) as cache:
+            assert await cache.acquire_batch([]) == []
+            await below(host, cache)  # brought up by `acquire` alone
+            if dispatch == "direct":
+                tried = cache.try_acquire(NEXT)
+                assert tried is not None
+                async with tried:
+                    assert tried.length == 0
+            leases = await cache.acquire_batch([NEXT, OTHER, NEXT])
+            assert [lease.length for lease in leases] == [0, 0, 0]
+            for lease in leases:
+                await lease.release()
+            async with await cache.acquire(NEXT):
+                leases = await cache.acquire_batch([OTHER, NEXT])
+                assert [lease.length for lease in leases] == [0, 8]
+                for lease in leases:
+                    await lease.extend(2)
+                    await lease.release()
+            await nothing_is_held(host, cache)
 
     host.run(scenario)
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from banyankv import ActorCrashed, Closed
+from banyankv import ActorCrashed, Closed, Lease
 from banyankv.actors import Fault, FaultKind, FaultPlan
+from banyankv.testing import MemoryStore
 
 from .host import Host, until
-from .rooms import NEXT, OTHER, PROMPT, config, nothing_is_held
-from .test_conformance import Waits
+from .rooms import (
+    NEXT,
+    OTHER,
+    PROMPT,
+    bytes_are_right,
+    compute,
+    config,
+    nothing_is_held,
+    turn,
+)
+from .waits import Waits
 
 
 def crashing(message: str, receiver: str = "*", times: int = 1) -> FaultPlan:
@@ -86,5 +97,107 @@ def test_beyond_patience_everybody_is_told_that_it_has_closed(host: Host, dispat
                     ended.unwrap()
                 await first.release()
                 await second.release()
+
+    host.run(scenario)
+
+
+ACTORS = ["/cache", "/tree", "/full", "/swa", "/mamba", "/l1", "/l2", "/controller"]
+"""Whoever crashes with all others; L3's actor crashes alone, and no lease has to do with it."""
+
+AGAIN = list(range(200, 458))
+"""A chunk of the store, and a page."""
+
+
+async def surely(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask, and once more where the crash cut that off."""
+    try:
+        return await call()
+    except ActorCrashed:
+        return await call()
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+def test_leases_go_on_with_their_bytes_whichever_actor_crashes(
+    host: Host, dispatch: str, actor: str
+) -> None:
+    fault = Fault(receiver=actor, what=FaultKind.CRASH, nth=6)
+    parts: dict[str, Any] = {"store": MemoryStore(), "faults": FaultPlan(faults=(fault,))}
+
+    async def scenario(host: Host) -> None:
+        async with host.open(config(dispatch, pages=150, l2=150), **parts) as cache:
+            held: list[tuple[Lease, int]] = []
+            for prompt, mark in ((PROMPT, 1), (OTHER, 101)):
+                lease = await surely(lambda prompt=prompt: cache.acquire(prompt))
+                held.append((lease, mark))
+                await surely(lambda lease=lease: lease.extend(8))
+                compute(cache, lease, mark)
+            await surely(held[0][0].publish)  # the other one's pages stay private
+            for _ in range(20):
+                if (await surely(cache.stats)).recoveries:
+                    break
+                # Whoever is cut off half-way begins anew: its lease is given back on the way out.
+                await surely(lambda: turn(cache, AGAIN))
+                await surely(lambda: cache.evict("full", 2))
+                await surely(cache.settle)
+            assert (await cache.stats()).recoveries == {actor: 1}
+            await cache.check()
+            for lease, mark in held:
+                bytes_are_right(cache, lease, mark)
+                lease.append([8, 9])
+                assert lease.extent == 8
+                await lease.extend(2)
+                assert await lease.publish() == 10
+                await cache.check()
+                await lease.release()
+            await turn(cache, AGAIN)
+            assert await turn(cache, [*AGAIN, 1]) == 258  # there are hits again
+            await nothing_is_held(host, cache)
+
+    host.run(scenario)
+
+
+@pytest.mark.parametrize("what", [FaultKind.CRASH, FaultKind.DROP, FaultKind.FAIL])
+def test_a_release_is_never_lost(host: Host, dispatch: str, what: FaultKind) -> None:
+    fault = Fault(receiver="/cache", message="Release", what=what, times=2)
+
+    async def scenario(host: Host) -> None:
+        plan = FaultPlan(faults=(fault,))
+        async with host.open(config(dispatch, pages=8), faults=plan) as cache:
+            async with await cache.acquire(PROMPT) as lease:
+                await lease.extend(8)
+            other = await cache.acquire(OTHER)
+            await other.extend(16, deadline=60)  # all that there is
+            await other.release()
+            await nothing_is_held(host, cache)
+
+    host.run(scenario)
+
+
+def test_forms_that_do_not_wait_are_told_of_a_crash_and_take_nothing(
+    host: Host, dispatch: str
+) -> None:
+    async def scenario(host: Host) -> None:
+        plan = FaultPlan(
+            faults=tuple(
+                Fault(receiver="/cache", message=each, what=FaultKind.CRASH)
+                for each in ("AcquireBatch", "Acquire")
+            )
+        )
+        async with host.open(config(dispatch), faults=plan) as cache:
+            with pytest.raises(ActorCrashed):
+                await cache.acquire_batch([PROMPT, OTHER])
+            await nothing_is_held(host, cache)
+            if dispatch == "direct":
+                with pytest.raises(ActorCrashed):
+                    cache.try_acquire(PROMPT)
+            else:
+                assert cache.try_acquire(PROMPT) is None  # it always waits under mailbox dispatch
+                with pytest.raises(ActorCrashed):
+                    await cache.acquire(PROMPT)
+            await nothing_is_held(host, cache)
+            for lease in await cache.acquire_batch([PROMPT, OTHER]):
+                await lease.extend(8)
+                await lease.release()
+            await nothing_is_held(host, cache)
 
     host.run(scenario)
