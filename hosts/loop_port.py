@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import trio
 
@@ -16,6 +16,7 @@ from ..errors import WrongHost
 from ..runtime.assembly import Assembled
 from ..runtime.port import FORKED, YIELD_SECONDS, Port
 from ..spec import ModelSpec
+from .guest import to_its_end
 
 T = TypeVar("T")
 
@@ -75,17 +76,14 @@ class LoopPort(Port):
         result: T = answer.result()
         return result
 
-    async def ask_shielded(self, msg: Message[Any], trace: Trace | None = None) -> Any:
-        """Have an operation done even for a cancelled caller, which hears of that after it."""
-        answer = self.ref.begin(msg, trace=trace)
-        if isinstance(answer, ReplyToken):
-            cancelled: asyncio.CancelledError | None = None
-            while not answer.done:
-                cancelled = await self._roused(answer) or cancelled
-            if cancelled is not None:
-                raise cancelled
-            answer = answer.result()
-        return answer
+    async def shielded(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Await what must come to its end even for a cancelled caller, which hears of that after it."""
+        task = asyncio.ensure_future(call())
+        try:
+            await to_its_end(task)
+        finally:
+            task.exception()  # looked at, also where the cancellation is what is raised
+        task.result()
 
     async def _wait(self, token: ReplyToken) -> None:
         """Wait for an answer, as `ReplyToken.wait` does on trio.

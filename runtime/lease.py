@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -258,7 +259,7 @@ class Lease:
                 try:
                     port.ref.call(release, trace)
                 except (WouldWait, *_LOST):
-                    await self._release_again(release)
+                    await port.shielded(partial(self._release_again, release))
             except (Closed, ActorStopped):
                 pass
             finally:
@@ -269,7 +270,7 @@ class Lease:
         port = self._port
         for _ in range(_TRIES):
             try:
-                await port.ask_shielded(release, self._request.trace)
+                await port.answer(release, trace=self._request.trace)
             except _LOST:
                 continue
             return

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, in_trio_task
@@ -135,10 +135,10 @@ class Port:
         self.refuse_closed()
         return trio.current_time()
 
-    async def ask_shielded(self, msg: Message[Any], trace: Trace | None = None) -> Any:
-        """Have an operation done even for a cancelled caller."""
+    async def shielded(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Await what must come to its end even for a cancelled caller."""
         with trio.CancelScope(shield=True):
-            return await self.ref.ask(msg, trace=trace)
+            await call()
 
     # -- for every host ---------------------------------------------------------------------------
 

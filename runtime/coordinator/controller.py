@@ -120,11 +120,24 @@ class HybridCacheController(Coordinator):
             return s.Probed(none, MissReason.STORE_FAILED)
 
     async def _do(self, msg: s.Fetch | s.Save) -> s.Outcomes:
-        """Have objects read or written; where L3's actor crashes over it, none was."""
+        """Have objects read or written; where L3's actor crashes over it, none was.
+
+        That is told when nothing of the crashed life is at work any more, which may still write to the
+        pages of the message: its next life begins only then.
+        """
         try:
             return await self._l3().ask(msg)
         except ActorCrashed:
+            await self._next_life()
             return s.Outcomes((MissReason.STORE_FAILED,) * len(msg.items))
+
+    async def _next_life(self) -> None:
+        while True:
+            try:
+                await self._l3().ask(s.ReadStoreTier())
+            except ActorCrashed:
+                continue  # beyond its supervisor's patience that ends
+            return
 
     def _l3(self) -> Ref[Any]:
         if self._store is None:

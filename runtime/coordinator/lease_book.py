@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ...components import messages as c
@@ -27,7 +28,7 @@ class LiveLeases(dict[int, LeaseRecord]):
     def __init__(self) -> None:
         super().__init__()
         self.last = 0
-        self.unclaimed: list[tuple[m.Extend, m.Extended] | m.Release] = []
+        self.unclaimed: deque[tuple[m.Extend, m.Extended] | m.Release] = deque()
         self.audit: LeaseAudit | None = None
 
     def to_change(self, id: int) -> LeaseRecord:

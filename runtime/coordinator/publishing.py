@@ -4,7 +4,7 @@
     own            ==================================
     result    |--- A ---|--- B ---|-- new --|-- cap --|
 
-What existing nodes hold stays, what they shortage is attached (revival). The rest becomes new nodes, cut
+What existing nodes hold stays, what they lack is attached (revival). The rest becomes new nodes, cut
 where own pages of a component start, where a snapshot stands, and where the need of the end begins
 (the leaf cap: a lock on the end pins a window and not a long node).
 
@@ -59,14 +59,15 @@ class Publishing:
     async def publish(self, record: LeaseRecord, msg: m.Publish) -> m.Published:
         """Publish up to `msg.upto`, floored to a page; stops before a node that is arriving on L1."""
         began, upto, appended = self._report.begin(), msg.upto, msg.appended
-        if appended and msg.at < record.known:  # told before, by one that did not come to its end
-            record.forget(msg.at)
+        # What one that did not come to its end has told already is told again.
+        at = min(msg.at, record.known) if appended else record.known
         if not 0 <= upto <= record.extent:
             raise ConfigError(f"publish reaches from 0 to the extent {record.extent}: {upto}")
-        known_ids = record.known + len(appended) // TOKEN_BYTES
+        known_ids = at + len(appended) // TOKEN_BYTES
         if upto > known_ids:
             raise ConfigError(f"only {known_ids} token ids are known; append the others first")
         if appended:
+            record.forget(at)
             record.generated += appended
         record.computed = max(record.computed, upto)
         upto -= upto % self._actors.page

@@ -302,14 +302,16 @@ class UnifiedRadixCache(Coordinator):
             if flight is not None:
                 await flight.leave()
             self._settling.pop(token, None)
-        unclaimed, self._leases.unclaimed = self._leases.unclaimed, []
-        for back in unclaimed:
+        unclaimed = self._leases.unclaimed
+        while unclaimed:
+            back = unclaimed[0]  # a crash on the way leaves it to be taken back by the next life
             if isinstance(back, m.Release):
                 await self.release(back)
             elif back[0].lease in self._leases:
                 extend, extended = back
                 record = self._leases.to_change(extend.lease)
                 await self._extending.take_back(record, extend.count, extended)
+            unclaimed.popleft()
 
     # -- between tiers --------------------------------------------------------------------------------
 

@@ -198,6 +198,23 @@ def test_forms_that_do_not_wait_are_told_of_a_crash_and_take_nothing(
             for lease in await cache.acquire_batch([PROMPT, OTHER]):
                 await lease.extend(8)
                 await lease.release()
+
+
+def test_a_release_that_is_cancelled_while_it_crashes_is_not_lost(
+    host: Host, dispatch: str
+) -> None:
+    async def scenario(host: Host) -> None:
+        async with (
+            host.open(config(dispatch), faults=crashing("Release", "/cache")) as cache,
+            host.beside(),
+        ):
+            lease = await cache.acquire(PROMPT)
+            await lease.extend(8)
+            releasing = host.start(lease.release)
+            await host.sleep(0)
+            releasing.cancel()
+            await releasing.end()
+            await lease.release()  # on threads, one that was cancelled before it began is none
             await nothing_is_held(host, cache)
 
     host.run(scenario)
