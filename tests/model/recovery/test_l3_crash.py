@@ -25,6 +25,10 @@ async def serve(cache, tokens):
         return lease.length
 
 
+async def take_and_release(cache):
+    await (await cache.acquire(STORED, namespace=NAMESPACE)).release()
+
+
 async def test_a_page_that_a_crashed_life_still_writes_gets_no_other_owner(monkeypatch):
     inside, go, done = threading.Event(), threading.Event(), threading.Event()
     scatter = HostArena.scatter
@@ -43,16 +47,24 @@ async def test_a_page_that_a_crashed_life_still_writes_gets_no_other_owner(monke
         open_cache(config_of(MODEL, 300, 150), store=store) as cache,
         trio.open_nursery() as nursery,
     ):
+        lease = await cache.acquire(OTHER, namespace=NAMESPACE)
         monkeypatch.setattr(HostArena, "scatter", late)
-        nursery.start_soon(serve, cache, STORED)
+        nursery.start_soon(take_and_release, cache)
         await trio.to_thread.run_sync(inside.wait, 20)
         cache._assembled.system.find("/store/l3").condemn(RuntimeError("on purpose"))
-        await serve(cache, OTHER)  # its backup wants pages of L2
-        await trio.sleep(0.3)
+        turn = Turn(cache, lease, NAMESPACE, OTHER)
+        await lease.extend(len(OTHER))
+        turn.compute()
+        await lease.publish()
+        await lease.release()
+        with trio.move_on_after(
+            2
+        ):  # its backup wants pages of L2: had it any, it would be over soon
+            while not (await cache.stats()).moved_bytes["l1_l2"]:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
         go.set()
         await trio.to_thread.run_sync(done.wait, 20)
         await cache.settle()
         await cache.check()
         await cache.evict("full", 300)
         await serve(cache, OTHER)  # which compares every byte that it reuses
-        nursery.cancel_scope.cancel()
