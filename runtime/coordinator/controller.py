@@ -134,7 +134,7 @@ class HybridCacheController(Coordinator):
     async def _next_life(self) -> None:
         while True:
             try:
-                await self._l3().ask(s.ReadStoreTier())
+                await self._l3().ask(s.Probe(()))
             except ActorCrashed:
                 continue  # beyond its supervisor's patience that ends
             return

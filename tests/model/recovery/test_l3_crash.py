@@ -66,5 +66,6 @@ async def test_a_page_that_a_crashed_life_still_writes_gets_no_other_owner(monke
         await trio.to_thread.run_sync(done.wait, 20)
         await cache.settle()
         await cache.check()
+        assert not (await cache.stats()).recoveries
         await cache.evict("full", 300)
         await serve(cache, OTHER)  # which compares every byte that it reuses
